@@ -1,0 +1,547 @@
+"""The one schema of every setting: strict YAML, `extends`, overrides from the command line.
+
+A config is read once, checked as a whole, and is frozen from then on. A key that is not known is an
+error that names file, line and the nearest known key; so is a value of the wrong kind.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from nmt.errors import ConfigError
+
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+Count = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """What all sections share: frozen, no unknown keys, no silent conversions, finite numbers."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class DataConfig(Section):
+    """Which text is used and how it is cut into tokens."""
+
+    source: Annotated[str, Field(min_length=1)] = "multi30k"
+    """`multi30k`, `captions`, or a folder with train.SRC, train.TGT, val.SRC, val.TGT and so on."""
+    mirror: str | None = None
+    """Where Multi30k's files are taken from instead of the public address: a web address or a folder."""
+    src_lang: Annotated[str, Field(min_length=2)] = "de"
+    """Language of the source side: spaCy's code and the ending of the files."""
+    tgt_lang: Annotated[str, Field(min_length=2)] = "en"
+    """Language of the target side: spaCy's code and the ending of the files."""
+    train: Annotated[str, Field(min_length=1)] = "train"
+    """Name of the training split."""
+    val: Annotated[str, Field(min_length=1)] = "val"
+    """Name of the validation split."""
+    tests: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    """Names of the test splits; null takes both Flickr test sets of Multi30k, or all others of a folder."""
+    src_pipeline: str | None = None
+    """An installed spaCy pipeline whose tokeniser is used for the source; null takes the blank one."""
+    tgt_pipeline: str | None = None
+    """An installed spaCy pipeline whose tokeniser is used for the target; null takes the blank one."""
+    src_lowercase: bool = False
+    """Lower-case the source before it is tokenised."""
+    tgt_lowercase: bool = False
+    """Lower-case the target; scores are then taken on lower-cased references, and say so."""
+    max_tokens: Annotated[int, Field(ge=1, le=10_000)] = 128
+    """A training pair with more vocabulary tokens than this on a side is dropped and counted."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        if self.src_lang == self.tgt_lang:
+            raise ValueError(
+                f"src_lang and tgt_lang are both {self.src_lang!r}: their files would be the same"
+            )
+        if self.train == self.val or {self.train, self.val} & set(self.tests or ()):
+            raise ValueError(f"train {self.train!r}, val {self.val!r} and tests must be different splits")
+        return self
+
+
+class VocabularyConfig(Section):
+    """How tokens become numbers."""
+
+    kind: Literal["subword", "word"] = "subword"
+    """`subword`: pieces of spaCy's tokens (sentencepiece, unigram); `word`: spaCy's tokens themselves."""
+    joint: bool = True
+    """One vocabulary for both sides, or one for each."""
+    size: Annotated[int, Field(ge=8)] = 8000
+    """Entries of a subword vocabulary, specials included; fewer where the text does not give so many."""
+    min_freq: Count = 1
+    """A word vocabulary keeps the words seen at least so often."""
+    max_size: Count | None = None
+    """A word vocabulary keeps at most so many words; null keeps all."""
+
+
+class ModelConfig(Section):
+    """The shape of the Transformer."""
+
+    encoder_layers: Count = 3
+    """Layers of the encoder."""
+    decoder_layers: Count = 3
+    """Layers of the decoder."""
+    d_model: Count = 256
+    """Width of embeddings and layers; even, and a multiple of heads."""
+    heads: Count = 8
+    """Attention heads, each d_model / heads wide."""
+    feed_forward: Count = 1024
+    """Inner width of the feed-forward sublayer."""
+    dropout: Probability = 0.2
+    """Dropout on embeddings and on each sublayer's output."""
+    attention_dropout: Probability = 0.0
+    """Dropout on attention weights."""
+    activation_dropout: Probability = 0.0
+    """Dropout after the feed-forward's ReLU."""
+    norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each sublayer (and once at the end of each stack), or after each residual sum."""
+    share_embeddings: Literal["none", "target", "all"] = "all"
+    """Share nothing; target embedding with output projection; or the source embedding too."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model {self.d_model} is not a multiple of heads {self.heads}")
+        if self.d_model % 2:
+            raise ValueError(
+                f"d_model {self.d_model} is odd: sinusoidal positions need pairs of sine and cosine"
+            )
+        return self
+
+
+class TrainConfig(Section):
+    """How the model is trained."""
+
+    epochs: Count = 30
+    """Passes over the training pairs."""
+    max_steps: Count | None = None
+    """Stop after so many steps, whatever the epochs; null sets no limit."""
+    batch_tokens: Count = 4096
+    """Most positions, padding included, that one step has on either side."""
+    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-3
+    """Highest learning rate, reached at the end of the warm-up."""
+    warmup_steps: NotNegative = 400
+    """Steps in which the learning rate rises from zero to its highest value."""
+    schedule: Literal["inverse_sqrt", "linear", "constant"] = "linear"
+    """After the warm-up: fall with 1/sqrt(step), fall in a line to zero at the last step, or stay."""
+    betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
+    """AdamW's two decay rates."""
+    eps: Annotated[float, Field(gt=0.0)] = 1e-9
+    """AdamW's epsilon."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """AdamW's decoupled weight decay, on matrices only."""
+    clip_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
+    """Gradients with a larger norm are scaled down to it; null leaves them alone."""
+    label_smoothing: Probability = 0.1
+    """Probability mass spread evenly over the vocabulary."""
+    ema_decay: Probability | None = None
+    """Validate and keep a moving average of the weights with this decay a step; null keeps the weights."""
+    validate_every_epochs: Count = 1
+    """Epochs between two validations (loss and greedy BLEU on the validation split)."""
+    patience: Count | None = None
+    """Stop when so many validations in a row brought no better BLEU; null never stops early."""
+    log_every_steps: Count = 50
+    """Steps between two lines of metrics.jsonl."""
+    keep_checkpoints: Count = 2
+    """How many of the last checkpoints are kept."""
+
+
+class DecodeConfig(Section):
+    """How translations are searched for."""
+
+    batch_tokens: Count = 4096
+    """Most source positions, padding included, that are decoded at once."""
+    max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
+    """A translation has at most max_length_ratio * source tokens + max_length_extra tokens."""
+    max_length_extra: NotNegative = 10
+    """See max_length_ratio."""
+    max_source_tokens: Count = 512
+    """Longer source lines are cut here, with a warning."""
+
+
+class Config(Section):
+    """Every setting of a run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "base"
+    """The run's name: its folder is runs/NAME."""
+    seed: NotNegative = 1
+    """Fixes initial weights, dropout and the order of the batches."""
+    device: str = "auto"
+    """`auto` takes a usable GPU, else the CPU; or `cpu`, `cuda`, `cuda:1`, `mps`."""
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """`auto` trains in bf16 where the hardware has it, and translates in float32."""
+    data: DataConfig = DataConfig()
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    decode: DecodeConfig = DecodeConfig()
+
+    @field_validator("device")
+    @classmethod
+    def _device_is_known(cls, value: str) -> str:
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
+            raise ValueError(f"{value!r} is none of auto, cpu, cuda, cuda:N, mps")
+        return value
+
+    @model_validator(mode="after")
+    def _sharing_needs_a_joint_vocabulary(self) -> Self:
+        if self.model.share_embeddings == "all" and not self.vocabulary.joint:
+            raise ValueError(
+                "model.share_embeddings is 'all' but vocabulary.joint is false: "
+                "one embedding for both sides needs one vocabulary"
+            )
+        return self
+
+    def to_yaml(self) -> str:
+        """The whole config as YAML that `load_config` reads back to an equal value."""
+        return str(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+    def data_settings(self) -> dict[str, Any]:
+        """The settings that decide what a prepared folder holds (where files come from does not)."""
+        return {
+            "data": self.data.model_dump(mode="json", exclude={"mirror"}),
+            "vocabulary": self.vocabulary.model_dump(mode="json"),
+        }
+
+    def data_hash(self) -> str:
+        """Eight hexadecimal digits that differ when `data_settings` do."""
+        canonical = json.dumps(self.data_settings(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+    def replace(self, **sections: Any) -> Config:
+        """A checked copy with some fields given anew."""
+        return Config.model_validate(
+            {**{name: getattr(self, name) for name in type(self).model_fields}, **sections}
+        )
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """YAML with the scalars of its version 1.2: `1e-4` is a number, `no` is a string, no dates."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?[0-9]+$", list("-+0123456789")),
+    (
+        "float",
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        list("-+.0123456789"),
+    ),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
+
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+"""What PyYAML raises: the last two for a number of 5,000 digits and for 1,000 brackets."""
+
+Place = tuple[str, int | None]
+"""A file (or `--set`) and a line in it."""
+
+Places = dict[tuple[str, ...], Place]
+"""Where each key was written, by its path."""
+
+
+class _Settings:
+    """Nested settings together with the place where each of them was written."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.places: Places = {}
+
+    def merge(self, values: Mapping[str, Any], places: Places) -> None:
+        """Lay `values` over what is there, section by section; an empty section changes nothing."""
+        empty = [key for key, value in values.items() if value is None and key in _sections()]
+        _merge_into(self.values, {key: value for key, value in values.items() if key not in empty})
+        self.places.update(places)
+
+    def place(self, path: Sequence[str | int]) -> str:
+        """Where a key was written, as `file, line 3: ` (the nearest enclosing key that was written)."""
+        keys = tuple(str(part) for part in path)
+        while keys and keys not in self.places:
+            keys = keys[:-1]
+        if not keys:
+            return ""
+        name, line = self.places[keys]
+        return f"{name}, line {line}: " if line else f"{name}: "
+
+
+def _merge_into(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+            _merge_into(base[key], value)
+        else:
+            base[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def shipped_configs() -> Path:
+    """The folder of the configs that come with nmt: in the package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def find_config(name: str) -> Path:
+    """The file that `--config NAME` means: a path if it exists, else a shipped config of that name.
+
+    Raises ConfigError when there is neither, naming the shipped ones.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    folder = shipped_configs()
+    for candidate in (folder / name, folder / f"{name}.yaml"):
+        if candidate.is_file() and folder in candidate.resolve().parents:
+            return candidate
+    known = sorted(found.relative_to(folder).as_posix() for found in folder.rglob("*.yaml"))
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    raise ConfigError(
+        f"config {name}: no such file, and no shipped config of that name",
+        hint=f"{hint}shipped configs: {', '.join(known) or 'none'}",
+    )
+
+
+def load_config(
+    name: str | Path = "base.yaml",
+    *,
+    overrides: Sequence[str] = (),
+    source: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+) -> Config:
+    """Read a config file with everything it extends, then lay `--set` and the options of their own over it.
+
+    `overrides` are `section.key=value`, the value read as YAML; `source` replaces `data.source`, as `device`
+    and `precision` replace the keys of their names.
+    Raises ConfigError, naming file, line, key and the nearest known key.
+    """
+    file = find_config(str(name))
+    settings = _Settings()
+    settings.merge({"name": _default_name(file)}, {})
+    _read_file(file, settings, ())
+    for text in overrides:
+        settings.merge(*_read_override(text))
+    options: dict[str, tuple[tuple[str, ...], str | None]] = {
+        "--data": (("data", "source"), source),
+        "--device": (("device",), device),
+        "--precision": (("precision",), precision),
+    }
+    for option, (path, value) in options.items():
+        if value is not None:
+            settings.merge(*_nested(path, value, option))
+    return _validate(settings)
+
+
+def config_from_mapping(values: Mapping[str, Any], origin: str) -> Config:
+    """A config from values that were read elsewhere (a model file, a run folder); raises ConfigError."""
+    settings = _Settings()
+    settings.merge(values, {(key,): (origin, None) for key in values})
+    return _validate(settings)
+
+
+def _default_name(path: Path) -> str:
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-")
+    return stem or "run"
+
+
+def _read_file(path: Path, settings: _Settings, chain: tuple[Path, ...]) -> None:
+    resolved = path.resolve()
+    if resolved in chain:
+        names = " -> ".join(str(link) for link in (*chain, resolved))
+        raise ConfigError(f"{path}: extends itself: {names}")
+    values, places = _parse(_read_text(path), str(path))
+    parent = values.pop("extends", None)
+    if parent is not None:
+        if not isinstance(parent, str):
+            raise ConfigError(f"{path}: extends: must be the name of one config file")
+        beside = path.parent / parent
+        _read_file(beside if beside.is_file() else find_config(parent), settings, (*chain, resolved))
+        settings.merge({"name": values.get("name", _default_name(path))}, {})
+    settings.merge(values, places)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not UTF-8 text (byte {error.start})", hint="save the file as UTF-8"
+        ) from error
+
+
+def _parse(text: str, name: str) -> tuple[dict[str, Any], Places]:
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        values = yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from error
+    except _NOT_YAML as error:
+        raise ConfigError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from error
+    if values is None:
+        return {}, {}
+    if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{name}: must hold `key: value` lines", hint="see configs/base.yaml")
+    return values, dict(_places(node, name, ()))
+
+
+def _places(
+    node: yaml.MappingNode, name: str, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Place]]:
+    seen: set[str] = set()
+    for key_node, value_node in node.value:
+        key = str(key_node.value)
+        line = key_node.start_mark.line + 1
+        if key in seen:
+            raise ConfigError(f"{name}, line {line}: {'.'.join((*path, key))} is given twice")
+        seen.add(key)
+        yield (*path, key), (name, line)
+        if isinstance(value_node, yaml.MappingNode):
+            yield from _places(value_node, name, (*path, key))
+
+
+def _read_override(text: str) -> tuple[dict[str, Any], Places]:
+    key, equals, raw = text.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        raise ConfigError(f"--set {text}: must be KEY=VALUE", hint="for example --set train.epochs=3")
+    origin = f"--set {text}"
+    try:
+        value = yaml.load(raw, Loader=_Loader)  # a SafeLoader
+    except _NOT_YAML as error:
+        raise ConfigError(f"{origin}: not valid YAML", hint="quote it: --set 'key=\"value\"'") from error
+    return _nested(path, value, origin)
+
+
+def _nested(path: Sequence[str], value: Any, origin: str) -> tuple[dict[str, Any], Places]:
+    """One value as a tree of sections, with the place where each level of it was written."""
+    for part in reversed(path):
+        value = {part: value}
+    return value, {tuple(path[: depth + 1]): (origin, None) for depth in range(len(path))}
+
+
+def _validate(settings: _Settings) -> Config:
+    try:
+        return Config.model_validate(settings.values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _explain(first, settings) from None
+
+
+def _explain(fault: Any, settings: _Settings) -> ConfigError:
+    """One pydantic complaint as one line: place, key, what is wrong; and the way out as the hint."""
+    path = [str(part) for part in fault["loc"]]
+    key = ".".join(path)
+    place = settings.place(path)
+    if fault["type"] == "extra_forbidden":
+        return ConfigError(f"{place}unknown key {key}", hint=_nearest_key(path))
+    if fault["type"] == "value_error":
+        return ConfigError(f"{place}{key + ': ' if key else ''}{fault['ctx']['error']}")
+    message = _MESSAGES.get(fault["type"]) or str(fault["msg"]).removeprefix("Input ")
+    return ConfigError(f"{place}{key}: {message}, not {_as_written(fault['input'])}", hint=_meaning(path))
+
+
+_MESSAGES = {
+    "model_type": "should hold keys and values of its own",
+    "tuple_type": "should be a list, such as [a, b]",
+    "missing": "has too few entries",
+    "too_long": "has too many entries",
+    "int_type": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be true or false",
+    "string_type": "should be text (in quotes a number is text)",
+    "string_too_short": "is too short",
+    "string_pattern_mismatch": "should be of letters, digits, dots, dashes and underscores",
+}
+"""Our words for those of pydantic's complaints that speak of Python's types or of patterns."""
+
+
+def _as_written(value: Any) -> str:
+    """A value about as YAML shows it, cut where it is long."""
+    if isinstance(value, list | dict):
+        return reprlib.repr(value)  # never long, even where YAML's aliases nest a value in itself
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _meaning(path: Sequence[str]) -> str | None:
+    """What a key is for, in the schema's words; for a section, the keys it has."""
+    section = _sections().get(path[0])
+    if section is not None and len(path) == 1:
+        return f"it has {', '.join(section.model_fields)}"
+    field = section.model_fields.get(path[1]) if section else Config.model_fields.get(path[0])
+    return field.description if field else None
+
+
+def _sections() -> dict[str, type[Section]]:
+    """The schema's sections by name."""
+    return {
+        name: field.annotation
+        for name, field in Config.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }
+
+
+def all_keys() -> list[str]:
+    """Every key of the schema, as `--set` takes it: `seed`, `train.epochs` and so on."""
+    keys: list[str] = []
+    sections = _sections()
+    for name in Config.model_fields:
+        inner = sections[name].model_fields if name in sections else None
+        keys.extend([name] if inner is None else [f"{name}.{key}" for key in inner])
+    return keys
+
+
+_KNOWN_ELSEWHERE_AS = {
+    "lr": "train.learning_rate",
+    "batch_size": "train.batch_tokens",
+    "beta1": "train.betas",
+    "beta2": "train.betas",
+    "grad_clip": "train.clip_norm",
+    "early_stopping": "train.patience",
+    "nhead": "model.heads",
+    "hidden_size": "model.d_model",
+    "emb_size": "model.d_model",
+    "d_inner": "model.feed_forward",
+    "d_ff": "model.feed_forward",
+    "ffn_dim": "model.feed_forward",
+    "lowercase": "data.src_lowercase",
+    "fp16": "precision",
+    "bf16": "precision",
+}
+"""What other programs call some of these keys, where the spelling alone would not lead here."""
+
+
+def _nearest_key(path: Sequence[str]) -> str:
+    """`did you mean …?`, looking in the same section first, then everywhere by the key's own name."""
+    wanted = path[-1].lower()
+    if wanted in _KNOWN_ELSEWHERE_AS:
+        return f"did you mean {_KNOWN_ELSEWHERE_AS[wanted]}?"
+    sections = list(_sections())
+    keys = [*sections, *all_keys()]
+    section = ".".join(path[:-1])
+    siblings = [key for key in keys if key.rpartition(".")[0] == section]
+    for candidates in (siblings, keys):
+        by_name = {key.rpartition(".")[2]: key for key in reversed(candidates)}
+        nearest = difflib.get_close_matches(wanted, by_name, n=1, cutoff=0.6)
+        if nearest:
+            return f"did you mean {by_name[nearest[0]]}?"
+    return f"known here: {', '.join(key.rpartition('.')[2] for key in siblings or sections)}"

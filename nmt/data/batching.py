@@ -1,0 +1,109 @@
+"""Batches: sentences of like length together, within a budget of positions, padded.
+
+Letters: B batch, S source length, T target length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nmt.data.dataset import Ids, Split
+from nmt.data.vocabulary import BOS, EOS, PAD
+
+Lengths = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Padded pairs as the model takes them."""
+
+    src: Tensor
+    """(B,S) ids, each row ended by <eos>."""
+    src_keep: Tensor
+    """(B,S) bool, True = attend."""
+    tgt_in: Tensor
+    """(B,T) ids, <bos> first."""
+    tgt_out: Tensor
+    """(B,T) ids, one step ahead of `tgt_in`, <eos> last."""
+    num_tokens: int
+    """Positions of `tgt_out` that are no padding."""
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device."""
+        if device.type == "cpu":
+            return self
+        move = [t.to(device, non_blocking=True) for t in (self.src, self.src_keep, self.tgt_in, self.tgt_out)]
+        return Batch(*move, self.num_tokens)
+
+
+def plan_batches(split: Split, batch_tokens: int, *, seed: int, epoch: int, noise: float = 1.0) -> list[Rows]:
+    """The rows of each batch of an epoch: a pure function of the lengths, `seed` and `epoch`.
+
+    Sentences are sorted by target length, then by source length with up to `noise` tokens of randomness, and cut
+    into batches whose positions (rows times the longest sentence, <eos> counted) stay within `batch_tokens` on
+    either side, and the batches are shuffled. Each row comes exactly once; a sentence longer than the
+    budget is a batch of its own.
+    """
+    random = np.random.default_rng([seed, epoch])
+    src, tgt = split.src.lengths + 1, split.tgt.lengths + 1
+    loose_src = src + random.uniform(0.0, noise, len(split))
+    # source lengths rise in one group of target lengths and fall in the next, so neighbours stay alike
+    rising = np.where(tgt % 2 == 0, loose_src, -loose_src)
+    order = np.lexsort((rising, tgt))
+    batches = cut_batches(order, np.maximum(src, tgt), batch_tokens)
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def cut_batches(order: Rows, lengths: Lengths, batch_tokens: int, max_rows: int | None = None) -> list[Rows]:
+    """Cut `order` into runs whose rows times longest length stay within `batch_tokens` (and `max_rows`)."""
+    batches: list[Rows] = []
+    start, longest = 0, 0
+    for end, row in enumerate(order):
+        longest = max(longest, int(lengths[row]))
+        rows = end - start + 1
+        if rows > 1 and (rows * longest > batch_tokens or (max_rows is not None and rows > max_rows)):
+            batches.append(order[start:end])
+            start, longest = end, int(lengths[row])
+    if start < len(order):
+        batches.append(order[start:])
+    return batches
+
+
+def make_batch(split: Split, rows: Rows) -> Batch:
+    """Pad the given rows of a split."""
+    src, src_keep = pad_source([split.src[row] for row in rows])
+    targets = [split.tgt[row] for row in rows]
+    tgt_in = _pad([(BOS, *sentence.tolist()) for sentence in targets])
+    tgt_out = _pad([(*sentence.tolist(), EOS) for sentence in targets])
+    return Batch(src, src_keep, tgt_in, tgt_out, sum(len(sentence) + 1 for sentence in targets))
+
+
+def pad_source(sentences: Sequence[Ids | Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Ids (B,S), each row ended by <eos> and padded, and where to attend, (B,S) bool."""
+    src = _pad([(*(int(i) for i in sentence), EOS) for sentence in sentences])
+    return src, src != PAD
+
+
+def token_share(split: Split, plan: Sequence[Rows]) -> float:
+    """The share of the positions in a plan's batches, both sides together, that are no padding."""
+    used, total = 0, 0
+    for rows in plan:
+        for lengths in (split.src.lengths[rows] + 1, split.tgt.lengths[rows] + 1):
+            used += int(lengths.sum())
+            total += int(lengths.max()) * len(rows)
+    return used / total if total else 1.0
+
+
+def _pad(rows: Sequence[Sequence[Any]]) -> Tensor:
+    padded = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.int64)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return torch.from_numpy(padded)

@@ -1,0 +1,367 @@
+"""Stage: raw parallel text in, a prepared folder out."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt import __version__
+from nmt.config import Config, VocabularyConfig, config_from_mapping
+from nmt.data import captions, multi30k
+from nmt.data.batching import plan_batches, token_share
+from nmt.data.corpus import Pair, SplitFiles, find_split, find_splits, read_parallel
+from nmt.data.dataset import (
+    MANIFEST,
+    Manifest,
+    PreparedData,
+    Ragged,
+    Split,
+    SplitCounts,
+    open_prepared,
+    prepared_folder,
+    read_manifest,
+    write_prepared,
+)
+from nmt.data.text import Tokenizer, normalise
+from nmt.data.vocabulary import Vocabulary, build_subword_vocabulary, build_word_vocabulary
+from nmt.errors import ConfigError, DataError, MachineError
+from nmt.runtime import cache_folder, offline
+
+log = logging.getLogger("nmt")
+
+MULTI30K_TESTS = ("test_2016_flickr", "test_2017_flickr")
+LOCK_TIMEOUT_S = 3600.0
+
+Tokens = list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSummary:
+    """What `prepare` did."""
+
+    data: PreparedData
+    fresh: bool
+    """True when the folder was made now, False when it was already there."""
+    batch_tokens: int
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        """The prepared folder."""
+        return self.data.folder
+
+    def table(self) -> str:
+        """The counts of every split as lines of text."""
+        return _table(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The text of every split, not yet read, and the hashes that say whether it has changed."""
+
+    files: Mapping[str, SplitFiles]
+    pairs: Mapping[str, Sequence[Pair]]
+    tests: tuple[str, ...]
+    inputs: Mapping[str, str]
+
+    def read(self, split: str) -> Sequence[Pair]:
+        if split in self.pairs:
+            return self.pairs[split]
+        files = self.files[split]
+        return read_parallel(files.source, files.target)
+
+
+def prepare(config: Config, *, out: Path | None = None) -> PreparedSummary:
+    """Make the prepared folder that `config` asks for, unless it is there and its inputs are unchanged.
+
+    Raises DataError for text that cannot be used, DownloadError for files that cannot be had.
+    """
+    folder = out or prepared_folder(config)
+    with _locked(folder):
+        fresh = False
+        if not _is_current(folder, config):
+            _refuse_foreign_folder(folder, config)
+            _build(folder, config)
+            fresh = True
+        return PreparedSummary(open_prepared(folder), fresh, config.train.batch_tokens, config.seed)
+
+
+def open_or_prepare(config: Config) -> tuple[Config, PreparedData]:
+    """The prepared data of `config`, made first where it is missing or out of date.
+
+    Where `data.source` is itself a prepared folder it is used as it is, and the returned config has the
+    settings it was made with.
+    """
+    source = Path(config.data.source)
+    if (source / MANIFEST).is_file():
+        data = open_prepared(source)
+        return adopt_settings(config, data.manifest), data
+    folder = prepared_folder(config)
+    if not _is_current(folder, config):
+        log.info("preparing %s first (no current prepared data there)", folder)
+        return config, prepare(config).data
+    return config, open_prepared(folder)
+
+
+def adopt_settings(config: Config, manifest: Manifest) -> Config:
+    """`config` with the data settings that a prepared folder was made with."""
+    values = {**config.model_dump(mode="json"), **manifest.settings}
+    return config_from_mapping(values, MANIFEST)
+
+
+def _is_current(folder: Path, config: Config) -> bool:
+    """Whether `folder` was made with these settings from these inputs (unreachable inputs count as the same)."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    try:
+        manifest = read_manifest(folder)
+        open_prepared(folder)
+    except DataError as error:
+        log.warning("%s; preparing anew", error.message)
+        return False
+    if manifest.settings != config.data_settings():
+        return False
+    inputs = _known_inputs(config)
+    return inputs is None or inputs == manifest.inputs
+
+
+def _known_inputs(config: Config) -> Mapping[str, str] | None:
+    """The hashes of a config's inputs, or None where they are pinned or out of reach."""
+    if config.data.source == "captions":
+        return {"captions": captions.VERSION}
+    if config.data.source == "multi30k" or not Path(config.data.source).is_dir():
+        return None
+    return _folder_source(config).inputs
+
+
+def _refuse_foreign_folder(folder: Path, config: Config) -> None:
+    """Never replace a folder that `prepare` did not make, or made with other settings."""
+    if (folder / MANIFEST).is_file():
+        if read_manifest(folder).settings != config.data_settings():
+            raise DataError(
+                f"{folder} was prepared with other settings; it is left as it is",
+                hint="name another folder with --out, or delete this one",
+            )
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(
+            f"{folder} exists and is no prepared folder; it is left as it is", hint="name another folder with --out"
+        )
+
+
+def _locked(folder: Path) -> Any:
+    """A lock beside `folder`, so that of two prepares at once the second waits and finds the work done."""
+    import portalocker
+
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        path = folder.parent / f".{folder.name}.lock"
+        with portalocker.Lock(path, timeout=0, fail_when_locked=True):
+            pass
+    except portalocker.exceptions.LockException:
+        log.info("another nmt is preparing %s, waiting for it", folder)
+    except OSError as error:
+        raise MachineError(f"cannot write to {folder.parent}: {error.strerror}", hint="choose another with --out") from error
+    return portalocker.Lock(path, timeout=LOCK_TIMEOUT_S, check_interval=0.2)
+
+
+def _build(folder: Path, config: Config) -> None:
+    settings = config.data
+    src_tokenizer = Tokenizer(settings.src_lang, settings.src_pipeline)
+    tgt_tokenizer = Tokenizer(settings.tgt_lang, settings.tgt_pipeline)
+    source = _open_source(config)
+    raw = {name: source.read(name) for name in (settings.train, settings.val, *source.tests)}
+    for name, pairs in raw.items():
+        if not pairs:
+            raise DataError(f"split {name} of {settings.source} is empty")
+    tokens = {
+        name: (
+            _tokenize(src_tokenizer, (pair.source for pair in pairs), settings.src_lowercase),
+            _tokenize(tgt_tokenizer, (pair.target for pair in pairs), settings.tgt_lowercase),
+        )
+        for name, pairs in raw.items()
+    }
+    train, dropped_empty = _drop_empty(*tokens[settings.train])
+    tokens[settings.train] = train
+    vocabularies = _build_vocabularies(config.vocabulary, *train)
+    splits = {}
+    for name, sides in tokens.items():
+        split = _encode(name, sides, vocabularies)
+        if name != settings.train:
+            splits[name] = split, SplitCounts.of(split, pairs_read=len(raw[name]))
+            continue
+        short, dropped_long = _drop_long(split, settings.max_tokens, vocabularies)
+        counts = SplitCounts.of(
+            short, pairs_read=len(raw[name]), dropped_empty=dropped_empty, dropped_long=dropped_long
+        )
+        splits[name] = short, counts
+    write_prepared(
+        folder,
+        settings=config.data_settings(),
+        inputs=source.inputs,
+        versions=_versions(),
+        splits=splits,
+        raw={
+            name: ([pair.source for pair in raw[name]], [pair.target for pair in raw[name]])
+            for name in (settings.val, *source.tests)
+        },
+        src_vocabulary=vocabularies[0],
+        tgt_vocabulary=vocabularies[1],
+    )
+
+
+def _open_source(config: Config) -> _Source:
+    match config.data.source:
+        case "multi30k":
+            return _multi30k_source(config)
+        case "captions":
+            return _captions_source(config)
+        case _:
+            return _folder_source(config)
+
+
+def _multi30k_source(config: Config) -> _Source:
+    data = config.data
+    if {data.src_lang, data.tgt_lang} != set(multi30k.LANGUAGES):
+        raise ConfigError(
+            f"Multi30k is here in de and en, not in {data.src_lang} and {data.tgt_lang}",
+            hint="set data.src_lang and data.tgt_lang, or name a folder of your own: --data FOLDER",
+        )
+    tests = data.tests if data.tests is not None else MULTI30K_TESTS
+    files = multi30k.fetch(
+        (data.train, data.val, *tests),
+        cache=cache_folder(),
+        mirror=data.mirror,
+        offline=offline(),
+        languages=(data.src_lang, data.tgt_lang),
+    )
+    return _Source(files, {}, tests, _hash_files(files))
+
+
+def _captions_source(config: Config) -> _Source:
+    data = config.data
+    if {data.src_lang, data.tgt_lang} != {"de", "en"}:
+        raise ConfigError(f"the captions are in de and en, not in {data.src_lang} and {data.tgt_lang}")
+    pairs = captions.generate()
+    if data.src_lang == "en":
+        pairs = {name: [Pair(pair.target, pair.source) for pair in split] for name, split in pairs.items()}
+    tests = data.tests if data.tests is not None else ("test",)
+    for name in (data.train, data.val, *tests):
+        if name not in pairs:
+            raise DataError(f"the captions have no split {name}: they have {', '.join(pairs)}")
+    return _Source({}, pairs, tests, {"captions": captions.VERSION})
+
+
+def _folder_source(config: Config) -> _Source:
+    data = config.data
+    folder = Path(data.source)
+    if not folder.is_dir():
+        raise DataError(
+            f"{data.source} is neither multi30k nor captions nor a folder",
+            hint=f"a folder of your own needs train.{data.src_lang}, train.{data.tgt_lang}, "
+            f"val.{data.src_lang}, val.{data.tgt_lang}",
+        )
+    langs = data.src_lang, data.tgt_lang
+    needed = (data.train, data.val, *(data.tests or ()))
+    files = {name: find_split(folder, name, *langs) for name in needed}
+    tests = data.tests
+    if tests is None:
+        others = find_splits(folder, *langs)
+        tests = tuple(name for name in sorted(others) if name not in files)
+        files.update((name, others[name]) for name in tests)
+    return _Source(files, {}, tests, _hash_files(files))
+
+
+def _hash_files(files: Mapping[str, SplitFiles]) -> dict[str, str]:
+    paths = [path for split in files.values() for path in (split.source, split.target)]
+    hashes = {}
+    for path in paths:
+        with path.open("rb") as file:
+            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
+
+
+def _tokenize(tokenizer: Tokenizer, lines: Iterable[str], lowercase: bool) -> Tokens:
+    return list(tokenizer.tokenize_many(normalise(line, lowercase=lowercase) for line in lines))
+
+
+def _drop_empty(src: Tokens, tgt: Tokens) -> tuple[tuple[Tokens, Tokens], int]:
+    kept = [(s, t) for s, t in zip(src, tgt, strict=True) if s and t]
+    if not kept:
+        raise DataError("no training pair has text on both sides")
+    return ([s for s, _ in kept], [t for _, t in kept]), len(src) - len(kept)
+
+
+def _build_vocabularies(settings: VocabularyConfig, src: Tokens, tgt: Tokens) -> tuple[Vocabulary, Vocabulary]:
+    src_counts, tgt_counts = (Counter(token for line in side for token in line) for side in (src, tgt))
+    if settings.joint:
+        joint = _build_vocabulary(settings, src_counts + tgt_counts)
+        return joint, joint
+    return _build_vocabulary(settings, src_counts), _build_vocabulary(settings, tgt_counts)
+
+
+def _build_vocabulary(settings: VocabularyConfig, counts: Counter[str]) -> Vocabulary:
+    if settings.kind == "word":
+        return build_word_vocabulary(counts, min_freq=settings.min_freq, max_size=settings.max_size)
+    return build_subword_vocabulary(counts, size=settings.size)
+
+
+def _encode(name: str, sides: tuple[Tokens, Tokens], vocabularies: tuple[Vocabulary, Vocabulary]) -> Split:
+    src, tgt = (
+        Ragged.of([vocabulary.encode(line) for line in side], len(vocabulary))
+        for side, vocabulary in zip(sides, vocabularies, strict=True)
+    )
+    return Split(name, src, tgt)
+
+
+def _drop_long(split: Split, max_tokens: int, vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Split, int]:
+    keep = ((split.src.lengths <= max_tokens) & (split.tgt.lengths <= max_tokens)).nonzero()[0]
+    if len(keep) == len(split):
+        return split, 0
+    if not len(keep):
+        raise DataError(
+            f"every training pair has more than {max_tokens} tokens on a side", hint="raise data.max_tokens"
+        )
+    src, tgt = (
+        Ragged.of([ragged[row].tolist() for row in keep], len(vocabulary))
+        for ragged, vocabulary in zip((split.src, split.tgt), vocabularies, strict=True)
+    )
+    return Split(split.name, src, tgt), len(split) - len(keep)
+
+
+def _versions() -> dict[str, str]:
+    return {"nmt": __version__, **{name: importlib.metadata.version(name) for name in ("spacy", "sentencepiece")}}
+
+
+def _table(summary: PreparedSummary) -> str:
+    data = summary.data
+    head = ("split", "pairs", "kept", "empty", "too long", "src tokens", "tgt tokens", "src unknown", "tgt unknown")
+    rows = [head]
+    for name, counts in data.manifest.counts.items():
+        numbers = (counts.pairs_read, counts.pairs_kept, counts.dropped_empty, counts.dropped_long)
+        tokens = (counts.src_tokens, counts.tgt_tokens)
+        shares = ((counts.src_unknown, counts.src_tokens), (counts.tgt_unknown, counts.tgt_tokens))
+        rows.append(
+            (name, *(f"{n:,}" for n in (*numbers, *tokens)), *(f"{part / max(whole, 1):.2%}" for part, whole in shares))
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows]
+    train = data.split(data.train)
+    plan = plan_batches(train, summary.batch_tokens, seed=summary.seed, epoch=0)
+    sizes = len(data.src_vocabulary), len(data.tgt_vocabulary)
+    joint = data.manifest.settings["vocabulary"]["joint"]
+    vocabulary = f"{sizes[0]:,} joint" if joint else f"{sizes[0]:,} source, {sizes[1]:,} target"
+    lengths = data.manifest.counts[data.train].src_lengths
+    lines += [
+        f"vocabulary: {vocabulary} ({data.src_vocabulary.kind})",
+        "source lengths: " + ", ".join(f"{span}: {count:,}" for span, count in lengths.items()),
+        f"batches: {len(plan):,} of at most {summary.batch_tokens:,} positions a side, "
+        f"{token_share(train, plan):.1%} of the positions are tokens",
+        f"folder: {data.folder}{'' if summary.fresh else ' (was there already, nothing to do)'}",
+    ]
+    return "\n".join(lines)

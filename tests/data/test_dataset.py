@@ -1,0 +1,116 @@
+"""The prepared folder: whole or not there, the same bytes each time, its arrays read from disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt.config import Config
+from nmt.data import dataset
+from nmt.data.dataset import PreparedData, Ragged, open_prepared, prepared_folder, write_prepared
+from nmt.errors import DataError
+
+
+def rewrite(data: PreparedData, folder: Path) -> None:
+    names = (data.train, data.val, *data.tests)
+    write_prepared(
+        folder,
+        settings=data.manifest.settings,
+        inputs=data.manifest.inputs,
+        versions=data.manifest.versions,
+        splits={name: (data.split(name), data.manifest.counts[name]) for name in names},
+        raw={name: (data.sources(name), data.references(name)) for name in names[1:]},
+        src_vocabulary=data.src_vocabulary,
+        tgt_vocabulary=data.tgt_vocabulary,
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_ragged_gives_back_what_was_packed() -> None:
+    sentences = [[5, 6], [], [7], [70_000, 8, 9]]
+    packed = Ragged.of(sentences, 100_000)
+    assert [packed[i].tolist() for i in range(len(packed))] == sentences
+    assert packed.lengths.tolist() == [2, 0, 1, 3]
+    assert Ragged.of(sentences[:3], 8000).ids.dtype == np.uint16
+
+
+def test_arrays_are_read_from_disk_when_they_are_used(tiny_prepared: PreparedData) -> None:
+    split = tiny_prepared.split("train")
+    assert isinstance(split.src.ids, np.memmap)
+    assert not split.src.ids.flags.writeable
+
+
+def test_the_same_content_gives_the_same_bytes(tiny_prepared: PreparedData, tmp_path: Path) -> None:
+    rewrite(tiny_prepared, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(tiny_prepared.folder)
+
+
+def test_a_fault_while_writing_leaves_the_old_folder_and_nothing_else(
+    tiny_prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrite(tiny_prepared, tmp_path / "data")
+    before = contents(tmp_path / "data")
+
+    def full_disk(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(dataset, "_flush", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        rewrite(tiny_prepared, tmp_path / "data")
+    assert contents(tmp_path / "data") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_rewriting_replaces_the_folder_as_a_whole(tiny_prepared: PreparedData, tmp_path: Path) -> None:
+    rewrite(tiny_prepared, tmp_path / "data")
+    (tmp_path / "data" / "left.over").touch()
+    rewrite(tiny_prepared, tmp_path / "data")
+    assert contents(tmp_path / "data") == contents(tiny_prepared.folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove", "manifest", "format"])
+def test_a_damaged_folder_is_named_and_not_used(damage: str, tiny_prepared: PreparedData, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_prepared.folder, tmp_path / "data"))
+    ids, manifest = folder / "train.src.ids.npy", folder / "manifest.json"
+    if damage == "truncate":
+        ids.write_bytes(ids.read_bytes()[:-10])
+    elif damage == "remove":
+        ids.unlink()
+    elif damage == "manifest":
+        manifest.write_text("{")
+    else:
+        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(DataError) as raised:
+        open_prepared(folder)
+    assert str(folder) in raised.value.message
+    assert raised.value.hint
+
+
+def test_a_folder_without_a_manifest_is_no_prepared_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a prepared folder"):
+        open_prepared(tmp_path)
+
+
+def test_an_unknown_split_is_refused_with_the_known_ones(tiny_prepared: PreparedData) -> None:
+    with pytest.raises(DataError, match="train, val, test"):
+        tiny_prepared.split("test_2018_flickr")
+    with pytest.raises(DataError, match="has no split train"):
+        tiny_prepared.references("train")  # raw text is kept for evaluation splits only
+
+
+def test_the_folder_name_follows_the_data_settings_alone(tiny_config: Config) -> None:
+    def name(**sections: object) -> str:
+        return prepared_folder(tiny_config.replace(**sections)).name
+
+    plain = name()
+    assert name(seed=5, model=tiny_config.model, name="other") == plain
+    assert name(data=tiny_config.data.model_copy(update={"mirror": "https://example.org"})) == plain
+    assert name(data=tiny_config.data.model_copy(update={"src_lowercase": True})) != plain
+    assert name(vocabulary=tiny_config.vocabulary.model_copy(update={"size": 301})) != plain

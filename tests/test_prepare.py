@@ -1,0 +1,214 @@
+"""`prepare`: what is dropped and counted, when a folder is made anew, two at once, what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt.config import Config, DataConfig, VocabularyConfig
+from nmt.data.dataset import open_prepared, read_manifest
+from nmt.data.text import detokenize
+from nmt.errors import ConfigError, DataError
+from nmt.prepare import open_or_prepare, prepare
+
+PAIRS = [("Ein Hund läuft.", "A dog runs."), ("Zwei Katzen schlafen.", "Two cats sleep.")] * 3
+
+
+def write_corpus(folder: Path, train: list[tuple[str, str]], val: list[tuple[str, str]] | None = None) -> Config:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, pairs in (("train", train), ("val", val or PAIRS[:2]), ("test", PAIRS[:2])):
+        for side, lang in enumerate(("de", "en")):
+            text = "".join(f"{pair[side]}\n" for pair in pairs)
+            (folder / f"{name}.{lang}").write_bytes(text.encode())
+    return Config(data=DataConfig(source=str(folder)), vocabulary=VocabularyConfig(size=60))
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_ids_lead_back_to_the_text() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    data = prepare(config).data
+    split = data.split("test")
+    assert [detokenize(data.src_vocabulary.decode(split.src[i])) for i in range(2)] == [s for s, _ in PAIRS[:2]]
+    assert [detokenize(data.tgt_vocabulary.decode(split.tgt[i])) for i in range(2)] == [t for _, t in PAIRS[:2]]
+
+
+def test_training_pairs_with_an_empty_side_are_dropped_as_pairs_and_counted() -> None:
+    train = [*PAIRS, ("", "Nothing."), ("Nichts.", " \u200b\t"), ("\u00a0", "")]
+    counts = prepare(write_corpus(Path("corpus"), train)).data.manifest.counts["train"]
+    assert (counts.pairs_read, counts.pairs_kept, counts.dropped_empty) == (9, 6, 3)
+
+
+def test_over_long_training_pairs_are_dropped_and_counted_and_evaluation_lines_never() -> None:
+    long = ("Hund " * 5000, "dog " * 5000)
+    config = write_corpus(Path("corpus"), [*PAIRS, long], val=[*PAIRS[:2], long, ("", "")])
+    data = prepare(config).data
+    counts = data.manifest.counts
+    assert (counts["train"].pairs_kept, counts["train"].dropped_long) == (6, 1)
+    assert max(data.split("train").src.lengths) <= config.data.max_tokens
+    assert (counts["val"].pairs_read, counts["val"].pairs_kept) == (4, 4)
+    assert data.references("val") == [PAIRS[0][1], PAIRS[1][1], long[1], ""]
+
+
+def test_unicode_separators_do_not_split_a_line() -> None:
+    odd = ("Ein Hund\u2028läuft\x85schnell\x0bweg.", "A dog runs\x0cfast.")
+    data = prepare(write_corpus(Path("corpus"), PAIRS, val=[PAIRS[0], odd, PAIRS[1]])).data
+    assert data.manifest.counts["val"].pairs_read == 3
+    assert data.sources("val")[1] == odd[0]
+
+
+def test_vocabularies_come_from_the_training_split_alone() -> None:
+    config = write_corpus(Path("corpus"), PAIRS, val=[("Qualle", "jellyfish")])
+    data = prepare(config.replace(vocabulary=VocabularyConfig(kind="word", joint=False), model={"share_embeddings": "none"})).data
+    assert not any("Qualle" in piece for piece in data.src_vocabulary.pieces)
+    counts = data.manifest.counts["val"]
+    assert (counts.src_unknown, counts.src_tokens) == (1, 1)
+
+
+def test_both_vocabularies_and_every_pair_survive_the_building() -> None:
+    config = write_corpus(Path("corpus"), [(f"Wort{i} eins", f"word{i} one") for i in range(100)])
+    words = VocabularyConfig(kind="word", joint=False)
+    data = prepare(config.replace(vocabulary=words, model={"share_embeddings": "none"})).data
+    assert min(len(data.src_vocabulary), len(data.tgt_vocabulary)) > 100
+    assert len(data.split("train")) == 100
+
+
+def test_a_second_prepare_does_nothing_and_changed_inputs_or_settings_make_it_anew() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    first = prepare(config)
+    assert first.fresh
+    assert not prepare(config).fresh
+    other = prepare(config.replace(vocabulary=VocabularyConfig(size=50)))
+    assert other.fresh
+    assert other.folder != first.folder
+    write_corpus(Path("corpus"), [*PAIRS, ("Ein Kind lacht.", "A child laughs.")])
+    again = prepare(config)
+    assert again.fresh
+    assert again.folder == first.folder
+    assert again.data.manifest.counts["train"].pairs_read == 7
+
+
+def test_train_prepares_anew_when_the_text_has_changed() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    open_or_prepare(config)
+    write_corpus(Path("corpus"), [*PAIRS, *PAIRS])
+    _, data = open_or_prepare(config)
+    assert data.manifest.counts["train"].pairs_read == 12
+
+
+def test_a_prepared_folder_stands_in_for_its_corpus() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    folder = prepare(config, out=Path("ready")).folder
+    values = config.data.model_copy(update={"source": str(folder), "max_tokens": 5})
+    adopted, data = open_or_prepare(config.replace(data=values))
+    assert data.folder == folder
+    assert adopted.data == config.data
+
+
+def test_two_prepares_at_once_both_end_well_with_the_bytes_of_a_single_one(tmp_path: Path) -> None:
+    config = write_corpus(tmp_path / "corpus", PAIRS * 50)
+    single = prepare(config, out=tmp_path / "single").folder
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    code = (
+        "from pathlib import Path; from nmt.config import load_config; from nmt.prepare import prepare;"
+        "print(prepare(load_config('config.yaml'), out=Path('both')).fresh)"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    answers = sorted(process.communicate(timeout=120)[0].strip() for process in started)
+    assert [process.returncode for process in started] == [0, 0]
+    assert answers == ["False", "True"]
+    assert {p.name: p.read_bytes() for p in Path("both").iterdir()} == {
+        p.name: p.read_bytes() for p in single.iterdir()
+    }
+
+
+def test_the_manifest_tells_settings_versions_hashes_and_counts() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    summary = prepare(config)
+    manifest = read_manifest(summary.folder)
+    assert manifest.settings == config.data_settings()
+    assert set(manifest.inputs) == {f"{split}.{lang}" for split in ("train", "val", "test") for lang in ("de", "en")}
+    assert "spacy" in manifest.versions
+    assert sum(manifest.counts["train"].src_lengths.values()) == 6
+    assert json.loads((summary.folder / "manifest.json").read_text())["format"] == 1
+    for word in ("train", "val", "test", "6", "vocabulary", "tokens", str(summary.folder)):
+        assert word in summary.table()
+
+
+def test_files_of_unequal_length_are_refused_naming_both_counts() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    path = Path("corpus/train.en")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(DataError, match=r"(?s)6.*5"):
+        prepare(config)
+    assert not list(Path("data").glob("corpus*"))
+
+
+def test_a_vocabulary_of_specials_alone_is_refused() -> None:
+    config = write_corpus(Path("corpus"), PAIRS[:3])
+    words = VocabularyConfig(kind="word", min_freq=99)
+    with pytest.raises(DataError, match="min_freq"):
+        prepare(config.replace(vocabulary=words))
+
+
+def test_a_folder_that_prepare_did_not_make_is_left_as_it_is() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("dear")
+    with pytest.raises(DataError, match="no prepared folder"):
+        prepare(config, out=Path("mine"))
+    assert Path("mine/thesis.txt").read_text() == "dear"
+
+
+def test_a_folder_prepared_with_other_settings_is_left_as_it_is() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    prepare(config, out=Path("mine"))
+    before = read_manifest(Path("mine"))
+    with pytest.raises(DataError, match="other settings"):
+        prepare(config.replace(vocabulary=VocabularyConfig(size=50)), out=Path("mine"))
+    assert read_manifest(Path("mine")) == before
+
+
+def test_a_damaged_prepared_folder_is_made_anew() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    folder = prepare(config).folder
+    (folder / "val.tgt.txt").unlink()
+    assert prepare(config).fresh
+    open_prepared(folder)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("nowhere", "neither multi30k nor captions nor a folder"), ("empty", "train.de"), ("half", "val.de")],
+)
+def test_a_source_that_cannot_be_used_is_named_with_what_is_needed(source: str, message: str) -> None:
+    Path("empty").mkdir()
+    write_corpus(Path("half"), PAIRS)
+    for path in Path("half").glob("val.*"):
+        path.unlink()
+    with pytest.raises(DataError) as raised:
+        prepare(Config(data=DataConfig(source=source)))
+    assert message in f"{raised.value.message} {raised.value.hint}"
+
+
+def test_multi30k_is_not_asked_for_languages_that_it_does_not_have() -> None:
+    with pytest.raises(ConfigError, match="fr"):
+        prepare(Config(data=DataConfig(tgt_lang="fr")))
+
+
+def test_a_missing_pipeline_is_named_before_any_work() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    data = config.data.model_copy(update={"src_pipeline": "de_core_news_absent"})
+    with pytest.raises(DataError) as raised:
+        prepare(config.replace(data=data))
+    assert "python -m spacy download de_core_news_absent" in f"{raised.value.message} {raised.value.hint}"
+    assert not list(Path("data").glob("corpus*"))
