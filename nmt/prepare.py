@@ -116,7 +116,7 @@ def adopt_settings(config: Config, manifest: Manifest) -> Config:
 
 
 def _is_current(folder: Path, config: Config) -> bool:
-    """Whether `folder` was made with these settings from these inputs (unreachable inputs count as the same)."""
+    """Whether `folder` was made with these settings and inputs (out of reach, they count as the same)."""
     if not (folder / MANIFEST).is_file():
         return False
     try:
@@ -150,7 +150,8 @@ def _refuse_foreign_folder(folder: Path, config: Config) -> None:
             )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(
-            f"{folder} exists and is no prepared folder; it is left as it is", hint="name another folder with --out"
+            f"{folder} exists and is no prepared folder; it is left as it is",
+            hint="name another folder with --out",
         )
 
 
@@ -166,7 +167,9 @@ def _locked(folder: Path) -> Any:
     except portalocker.exceptions.LockException:
         log.info("another nmt is preparing %s, waiting for it", folder)
     except OSError as error:
-        raise MachineError(f"cannot write to {folder.parent}: {error.strerror}", hint="choose another with --out") from error
+        raise MachineError(
+            f"cannot write to {folder.parent}: {error.strerror}", hint="choose another with --out"
+        ) from error
     return portalocker.Lock(path, timeout=LOCK_TIMEOUT_S, check_interval=0.2)
 
 
@@ -297,7 +300,9 @@ def _drop_empty(src: Tokens, tgt: Tokens) -> tuple[tuple[Tokens, Tokens], int]:
     return ([s for s, _ in kept], [t for _, t in kept]), len(src) - len(kept)
 
 
-def _build_vocabularies(settings: VocabularyConfig, src: Tokens, tgt: Tokens) -> tuple[Vocabulary, Vocabulary]:
+def _build_vocabularies(
+    settings: VocabularyConfig, src: Tokens, tgt: Tokens
+) -> tuple[Vocabulary, Vocabulary]:
     src_counts, tgt_counts = (Counter(token for line in side for token in line) for side in (src, tgt))
     if settings.joint:
         joint = _build_vocabulary(settings, src_counts + tgt_counts)
@@ -319,7 +324,9 @@ def _encode(name: str, sides: tuple[Tokens, Tokens], vocabularies: tuple[Vocabul
     return Split(name, src, tgt)
 
 
-def _drop_long(split: Split, max_tokens: int, vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Split, int]:
+def _drop_long(
+    split: Split, max_tokens: int, vocabularies: tuple[Vocabulary, Vocabulary]
+) -> tuple[Split, int]:
     keep = ((split.src.lengths <= max_tokens) & (split.tgt.lengths <= max_tokens)).nonzero()[0]
     if len(keep) == len(split):
         return split, 0
@@ -328,29 +335,42 @@ def _drop_long(split: Split, max_tokens: int, vocabularies: tuple[Vocabulary, Vo
             f"every training pair has more than {max_tokens} tokens on a side", hint="raise data.max_tokens"
         )
     src, tgt = (
-        Ragged.of([ragged[row].tolist() for row in keep], len(vocabulary))
+        Ragged.of([ragged[row].tolist() for row in keep.tolist()], len(vocabulary))
         for ragged, vocabulary in zip((split.src, split.tgt), vocabularies, strict=True)
     )
     return Split(split.name, src, tgt), len(split) - len(keep)
 
 
 def _versions() -> dict[str, str]:
-    return {"nmt": __version__, **{name: importlib.metadata.version(name) for name in ("spacy", "sentencepiece")}}
+    return {
+        "nmt": __version__,
+        **{name: importlib.metadata.version(name) for name in ("spacy", "sentencepiece")},
+    }
 
 
 def _table(summary: PreparedSummary) -> str:
     data = summary.data
-    head = ("split", "pairs", "kept", "empty", "too long", "src tokens", "tgt tokens", "src unknown", "tgt unknown")
-    rows = [head]
+    head = "split,pairs,kept,empty,too long,src tokens,tgt tokens,src unknown,tgt unknown"
+    rows: list[tuple[str, ...]] = [tuple(head.split(","))]
     for name, counts in data.manifest.counts.items():
         numbers = (counts.pairs_read, counts.pairs_kept, counts.dropped_empty, counts.dropped_long)
         tokens = (counts.src_tokens, counts.tgt_tokens)
         shares = ((counts.src_unknown, counts.src_tokens), (counts.tgt_unknown, counts.tgt_tokens))
         rows.append(
-            (name, *(f"{n:,}" for n in (*numbers, *tokens)), *(f"{part / max(whole, 1):.2%}" for part, whole in shares))
+            (
+                name,
+                *(f"{n:,}" for n in (*numbers, *tokens)),
+                *(f"{part / max(whole, 1):.2%}" for part, whole in shares),
+            )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
     train = data.split(data.train)
     plan = plan_batches(train, summary.batch_tokens, seed=summary.seed, epoch=0)
     sizes = len(data.src_vocabulary), len(data.tgt_vocabulary)

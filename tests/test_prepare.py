@@ -18,7 +18,9 @@ from nmt.prepare import open_or_prepare, prepare
 PAIRS = [("Ein Hund läuft.", "A dog runs."), ("Zwei Katzen schlafen.", "Two cats sleep.")] * 3
 
 
-def write_corpus(folder: Path, train: list[tuple[str, str]], val: list[tuple[str, str]] | None = None) -> Config:
+def write_corpus(
+    folder: Path, train: list[tuple[str, str]], val: list[tuple[str, str]] | None = None
+) -> Config:
     folder.mkdir(parents=True, exist_ok=True)
     for name, pairs in (("train", train), ("val", val or PAIRS[:2]), ("test", PAIRS[:2])):
         for side, lang in enumerate(("de", "en")):
@@ -36,8 +38,12 @@ def test_ids_lead_back_to_the_text() -> None:
     config = write_corpus(Path("corpus"), PAIRS)
     data = prepare(config).data
     split = data.split("test")
-    assert [detokenize(data.src_vocabulary.decode(split.src[i])) for i in range(2)] == [s for s, _ in PAIRS[:2]]
-    assert [detokenize(data.tgt_vocabulary.decode(split.tgt[i])) for i in range(2)] == [t for _, t in PAIRS[:2]]
+    assert [detokenize(data.src_vocabulary.decode(split.src[i])) for i in range(2)] == [
+        s for s, _ in PAIRS[:2]
+    ]
+    assert [detokenize(data.tgt_vocabulary.decode(split.tgt[i])) for i in range(2)] == [
+        t for _, t in PAIRS[:2]
+    ]
 
 
 def test_training_pairs_with_an_empty_side_are_dropped_as_pairs_and_counted() -> None:
@@ -66,7 +72,11 @@ def test_unicode_separators_do_not_split_a_line() -> None:
 
 def test_vocabularies_come_from_the_training_split_alone() -> None:
     config = write_corpus(Path("corpus"), PAIRS, val=[("Qualle", "jellyfish")])
-    data = prepare(config.replace(vocabulary=VocabularyConfig(kind="word", joint=False), model={"share_embeddings": "none"})).data
+    data = prepare(
+        config.replace(
+            vocabulary=VocabularyConfig(kind="word", joint=False), model={"share_embeddings": "none"}
+        )
+    ).data
     assert not any("Qualle" in piece for piece in data.src_vocabulary.pieces)
     counts = data.manifest.counts["val"]
     assert (counts.src_unknown, counts.src_tokens) == (1, 1)
@@ -136,7 +146,9 @@ def test_the_manifest_tells_settings_versions_hashes_and_counts() -> None:
     summary = prepare(config)
     manifest = read_manifest(summary.folder)
     assert manifest.settings == config.data_settings()
-    assert set(manifest.inputs) == {f"{split}.{lang}" for split in ("train", "val", "test") for lang in ("de", "en")}
+    assert set(manifest.inputs) == {
+        f"{split}.{lang}" for split in ("train", "val", "test") for lang in ("de", "en")
+    }
     assert "spacy" in manifest.versions
     assert sum(manifest.counts["train"].src_lengths.values()) == 6
     assert json.loads((summary.folder / "manifest.json").read_text())["format"] == 1

@@ -40,17 +40,19 @@ class Batch:
         """The same batch on a device."""
         if device.type == "cpu":
             return self
-        move = [t.to(device, non_blocking=True) for t in (self.src, self.src_keep, self.tgt_in, self.tgt_out)]
-        return Batch(*move, self.num_tokens)
+        src, src_keep, tgt_in, tgt_out = (
+            ids.to(device, non_blocking=True) for ids in (self.src, self.src_keep, self.tgt_in, self.tgt_out)
+        )
+        return Batch(src, src_keep, tgt_in, tgt_out, self.num_tokens)
 
 
 def plan_batches(split: Split, batch_tokens: int, *, seed: int, epoch: int, noise: float = 1.0) -> list[Rows]:
     """The rows of each batch of an epoch: a pure function of the lengths, `seed` and `epoch`.
 
-    Sentences are sorted by target length, then by source length with up to `noise` tokens of randomness, and cut
-    into batches whose positions (rows times the longest sentence, <eos> counted) stay within `batch_tokens` on
-    either side, and the batches are shuffled. Each row comes exactly once; a sentence longer than the
-    budget is a batch of its own.
+    Sentences are sorted by target length, then by source length with up to `noise` tokens of randomness;
+    cut into batches whose positions (rows times the longest sentence, <eos> counted) stay within
+    `batch_tokens` on either side; and the batches are shuffled. Each row comes exactly once; a sentence
+    longer than the budget is a batch of its own.
     """
     random = np.random.default_rng([seed, epoch])
     src, tgt = split.src.lengths + 1, split.tgt.lengths + 1

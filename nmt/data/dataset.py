@@ -53,8 +53,8 @@ class Ragged:
         offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
         np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
         kind = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-        flat = np.fromiter((i for sentence in sentences for i in sentence), dtype=kind, count=int(offsets[-1]))
-        return cls(flat, offsets)
+        ids = (i for sentence in sentences for i in sentence)
+        return cls(np.fromiter(ids, dtype=np.int32, count=int(offsets[-1])).astype(kind), offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,9 @@ class SplitCounts:
     """Histogram of source lengths in tokens: `"1-10"` to the number of pairs."""
 
     @classmethod
-    def of(cls, split: Split, *, pairs_read: int, dropped_empty: int = 0, dropped_long: int = 0) -> SplitCounts:
+    def of(
+        cls, split: Split, *, pairs_read: int, dropped_empty: int = 0, dropped_long: int = 0
+    ) -> SplitCounts:
         """Count what a split holds after dropping."""
         return cls(
             pairs_read=pairs_read,
@@ -236,9 +238,13 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise DataError(f"{folder} is not a prepared folder: no {MANIFEST}", hint="nmt prepare makes one") from error
+        raise DataError(
+            f"{folder} is not a prepared folder: no {MANIFEST}", hint="nmt prepare makes one"
+        ) from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}", hint=f"delete {folder} and prepare again") from error
+        raise DataError(
+            f"{path} cannot be read: {error}", hint=f"delete {folder} and prepare again"
+        ) from error
     if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
         raise DataError(f"{path} is of another format", hint=f"delete {folder} and prepare again")
     try:
@@ -260,7 +266,10 @@ def open_prepared(folder: Path) -> PreparedData:
 
 
 def _load_ragged(folder: Path, name: str) -> Ragged:
-    arrays = (np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False) for part in ("ids", "offsets"))
+    arrays = (
+        np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
+        for part in ("ids", "offsets")
+    )
     return Ragged(*arrays)
 
 

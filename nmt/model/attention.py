@@ -70,7 +70,9 @@ class MultiHeadAttention(nn.Module):
         """Attend from (B,T,d_model) to `keys_values`; returns (B,T,d_model)."""
         drop = self.drop if self.training else 0.0
         context = attend(self._split(self.query(states)), *keys_values, bias, drop)  # (B,H,T,D)
-        return self.output(context.transpose(1, 2).flatten(2))
+        output: Tensor = self.output(context.transpose(1, 2).flatten(2))
+        return output
 
     def _split(self, states: Tensor) -> Tensor:
-        return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B,T,d_model) -> (B,H,T,D)
+        batch, length, width = states.shape
+        return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)  # (B,H,T,D)

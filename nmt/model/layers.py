@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nmt.config import ModelConfig
 from nmt.model.attention import KeysValues, MultiHeadAttention
 from nmt.model.dropout import Dropout, dropout
 
@@ -44,7 +45,7 @@ class Positions(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token ids to states: sqrt(d_model) times the token's row, plus its position, then dropout (3.4, 3.5)."""
+    """Token ids to states: sqrt(d_model) times the row, plus the position, then dropout (3.4, 3.5)."""
 
     def __init__(self, vocab_size: int, d_model: int, drop: float) -> None:
         super().__init__()
@@ -54,8 +55,9 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """ids (B,T) -> (B,T,d_model)."""
-        states = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
-        return self.dropout(self.positions(states, start))
+        states: Tensor = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
+        states = self.dropout(self.positions(states, start))
+        return states
 
 
 class FeedForward(nn.Module):
@@ -69,12 +71,15 @@ class FeedForward(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """(B,T,d_model) -> (B,T,d_model)."""
-        hidden = self.expand(states).relu()
-        return self.contract(dropout(hidden, self.drop) if self.training else hidden)
+        hidden: Tensor = self.expand(states).relu()  # (B,T,inner)
+        if self.training:
+            hidden = dropout(hidden, self.drop)
+        output: Tensor = self.contract(hidden)
+        return output
 
 
 class Residual(nn.Module):
-    """A sublayer's frame: x + dropout(f(norm(x))) with norm "pre", norm(x + dropout(f(x))) with "post" (3.1)."""
+    """A sublayer's frame (3.1): norm(x + dropout(f(x))) or, with norm "pre", x + dropout(f(norm(x)))."""
 
     def __init__(self, d_model: int, norm: Norm, drop: float) -> None:
         super().__init__()
@@ -84,40 +89,42 @@ class Residual(nn.Module):
 
     def forward(self, states: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(B,T,d_model) -> (B,T,d_model)."""
-        if self.pre:
-            return states + self.dropout(sublayer(self.norm(states)))
-        return self.norm(states + self.dropout(sublayer(states)))
+        inner = self.norm(states) if self.pre else states
+        states = states + self.dropout(sublayer(inner))
+        return states if self.pre else self.norm(states)
 
 
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward (figure 1, left)."""
 
-    def __init__(
-        self, d_model: int, heads: int, inner: int, *, norm: Norm, drop: float, attention: float, activation: float
-    ) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(d_model, heads, attention)
-        self.feed_forward = FeedForward(d_model, inner, activation)
-        self.residuals = nn.ModuleList(Residual(d_model, norm, drop) for _ in range(2))
+        d_model, norm, drop = config.d_model, config.norm, config.dropout
+        self.self_attention = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
+        self.feed_forward = FeedForward(d_model, config.feed_forward, config.activation_dropout)
+        self.self_attention_residual = Residual(d_model, norm, drop)
+        self.feed_forward_residual = Residual(d_model, norm, drop)
 
     def forward(self, states: Tensor, bias: Tensor) -> Tensor:
         """states (B,S,d_model), bias broadcastable to (B,H,S,S)."""
         attention = self.self_attention
-        states = self.residuals[0](states, lambda x: attention(x, attention.keys_values(x), bias))
-        return self.residuals[1](states, self.feed_forward)  # type: ignore[no-any-return]
+        states = self.self_attention_residual(states, lambda x: attention(x, attention.keys_values(x), bias))
+        states = self.feed_forward_residual(states, self.feed_forward)
+        return states
 
 
 class DecoderLayer(nn.Module):
     """Masked self-attention, attention over the encoder's output, feed-forward (figure 1, right)."""
 
-    def __init__(
-        self, d_model: int, heads: int, inner: int, *, norm: Norm, drop: float, attention: float, activation: float
-    ) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(d_model, heads, attention)
-        self.cross_attention = MultiHeadAttention(d_model, heads, attention)
-        self.feed_forward = FeedForward(d_model, inner, activation)
-        self.residuals = nn.ModuleList(Residual(d_model, norm, drop) for _ in range(3))
+        d_model, norm, drop = config.d_model, config.norm, config.dropout
+        self.self_attention = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
+        self.cross_attention = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
+        self.feed_forward = FeedForward(d_model, config.feed_forward, config.activation_dropout)
+        self.self_attention_residual = Residual(d_model, norm, drop)
+        self.cross_attention_residual = Residual(d_model, norm, drop)
+        self.feed_forward_residual = Residual(d_model, norm, drop)
 
     def forward(
         self,
@@ -140,9 +147,9 @@ class DecoderLayer(nn.Module):
             present = _append(past, self.self_attention.keys_values(x))
             return self.self_attention(x, present, causal_bias)  # type: ignore[no-any-return]
 
-        states = self.residuals[0](states, look_back)
-        states = self.residuals[1](states, lambda x: self.cross_attention(x, memory, memory_bias))
-        states = self.residuals[2](states, self.feed_forward)
+        states = self.self_attention_residual(states, look_back)
+        states = self.cross_attention_residual(states, lambda x: self.cross_attention(x, memory, memory_bias))
+        states = self.feed_forward_residual(states, self.feed_forward)
         assert present is not None
         return states, present
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from nmt.config import ModelConfig
@@ -25,8 +24,8 @@ class Transformer(nn.Module):
         width, share = config.d_model, config.share_embeddings
         self.tgt_embedding = Embedding(tgt_vocab_size, width, config.dropout)
         self.src_embedding = Embedding(src_vocab_size, width, config.dropout)
-        self.encoder = nn.ModuleList(EncoderLayer(**_layer(config)) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(**_layer(config)) for _ in range(config.decoder_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.encoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
         self.projection = nn.Linear(width, tgt_vocab_size, bias=False)
@@ -80,7 +79,9 @@ class Transformer(nn.Module):
         memory_bias = attention_bias(src_keep[:, None, None, :], states.dtype)  # (B,1,1,S)
         causal_bias = None
         if length > 1:
-            causal_bias = attention_bias(causal_keep(start + length, states.device)[start:], states.dtype)  # (T,t+T)
+            causal_bias = attention_bias(
+                causal_keep(start + length, states.device)[start:], states.dtype
+            )  # (T,t+T)
         present = []
         for index, layer in enumerate(self.decoder):
             before = None if past is None else past[index]
@@ -101,15 +102,3 @@ class Transformer(nn.Module):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
-
-
-def _layer(config: ModelConfig) -> dict[str, object]:
-    return {
-        "d_model": config.d_model,
-        "heads": config.heads,
-        "inner": config.feed_forward,
-        "norm": config.norm,
-        "drop": config.dropout,
-        "attention": config.attention_dropout,
-        "activation": config.activation_dropout,
-    }

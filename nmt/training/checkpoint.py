@@ -117,9 +117,9 @@ def _tensors(
     """Every tensor of a run under one flat name; shared weights once, as named_parameters gives them."""
     names = {parameter: name for name, parameter in network.named_parameters()}
     tensors = {f"network.{name}": parameter.detach() for parameter, name in names.items()}
-    for parameter, moments in optimizer.state.items():
-        for kind, value in moments.items():
-            tensors[f"optimizer.{names[parameter]}.{kind}"] = value
+    for parameter, name in names.items():
+        for kind, value in optimizer.state[parameter].items():
+            tensors[f"optimizer.{name}.{kind}"] = value
     if average is not None:
         tensors.update((f"average.{name}", weight) for name, weight in average.weights.items())
     tensors["random.cpu"] = torch.get_rng_state()

@@ -14,7 +14,9 @@ CHUNK_ROWS = 512
 """Rows of logits that exist at once: small enough for the CPU's caches, and for any memory."""
 
 
-def projection_loss(states: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def projection_loss(
+    states: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
     """Summed loss of `states @ weight.T` against `targets`: (smoothed, plain), in nats.
 
     states (N,d_model), weight (V,d_model), targets (N) ids, none of them padding. The smoothed loss
@@ -63,7 +65,7 @@ class _ProjectionLoss(torch.autograd.Function):
         return smoothed, plain
 
     @staticmethod
-    def backward(ctx: Any, smoothed_grad: Tensor, _plain_grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, smoothed_grad: Tensor, _plain_grad: Tensor) -> tuple[Tensor | None, ...]:
         states_grad, weight_grad = ctx.saved_tensors
         states_type, weight_type = ctx.types
         return (

@@ -51,7 +51,7 @@ class Metrics:
 
 
 class ProgressBar:
-    """Steps done of steps planned: a tqdm bar on a terminal; elsewhere a plain line at most every ten seconds."""
+    """Steps done of steps planned: a tqdm bar on a terminal; elsewhere a plain line every ten seconds."""
 
     LINE_EVERY_S = 10.0
 
@@ -64,13 +64,20 @@ class ProgressBar:
         self._quiet = quiet
         self._lines = not terminal and not quiet
         self._bar = tqdm(
-            total=total, initial=done, unit="step", dynamic_ncols=True, disable=quiet or not terminal, file=sys.stderr
+            total=total,
+            initial=done,
+            unit="step",
+            dynamic_ncols=True,
+            disable=quiet or not terminal,
+            file=sys.stderr,
         )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bar.close()
 
     def advance(self, step: int, text: str) -> None:

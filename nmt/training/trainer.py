@@ -75,7 +75,7 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the stage does for the trainer, so that the trainer knows neither decoding nor scoring nor files."""
+    """What the stage does for the trainer, which knows neither decoding nor scoring nor model files."""
 
     quality: Callable[[Transformer], Quality]
     """Translate the validation split and score it."""
@@ -153,7 +153,7 @@ class Trainer:
         return None
 
     def _train_epoch(self, metrics: Metrics, bar: ProgressBar, stop: StopSignals, begun: float) -> None:
-        """Take the steps that are left of the running epoch, or fewer when a limit or a signal comes."""
+        """Take the steps left of the running epoch, or fewer when a limit or a signal comes."""
         state, tally, text = self.state, _Tally(started=time.monotonic()), ""
         plan = self._plan(state.epoch)
         self.network.train()
@@ -165,8 +165,11 @@ class Trainer:
             tally.smoothed, tally.tokens = tally.smoothed + loss, tally.tokens + batch.num_tokens
             last = position + 1 == len(plan) or state.step == self.total_steps or stop.requested is not None
             if state.step % self.settings.log_every_steps == 0 or last:
-                speed = self._log_step(metrics, tally, rate, norm, state.epoch + state.position / len(plan), begun)
-                text = f"epoch {state.epoch + 1}, loss {tally.loss():.3f}, rate {rate:.2g}, {speed:,.0f} tokens/s"
+                speed = self._log_step(
+                    metrics, tally, rate, norm, state.epoch + state.position / len(plan), begun
+                )
+                text = f"epoch {state.epoch + 1}, loss {tally.loss():.3f}, rate {rate:.1e}"
+                text += f", {speed:,.0f} tokens/s"
                 tally = _Tally(started=time.monotonic())
             bar.advance(state.step, text)
             if last and state.position < len(plan):
@@ -194,7 +197,9 @@ class Trainer:
             memory = self.network.encode(batch.src, batch.src_keep)
             states = self.network.decode(batch.tgt_in, memory, batch.src_keep)  # (B,T,d_model)
             real = batch.tgt_out != PAD
-            return projection_loss(states[real], self.network.projection.weight, batch.tgt_out[real], smoothing)
+            return projection_loss(
+                states[real], self.network.projection.weight, batch.tgt_out[real], smoothing
+            )
 
     def _log_step(
         self, metrics: Metrics, tally: _Tally, rate: float, norm: Tensor | float, epoch: float, begun: float
@@ -203,7 +208,7 @@ class Trainer:
         loss, now = tally.loss(), time.monotonic()
         if not math.isfinite(loss):
             raise RunError(
-                f"the loss is {loss} at step {self.state.step}; the last checkpoint and the models are as they were",
+                f"the loss is {loss} at step {self.state.step}; what was saved before stays as it was",
                 hint="lower train.learning_rate, raise train.warmup_steps, or try --precision float32",
             )
         speed = tally.tokens / max(now - tally.started, 1e-9)
@@ -232,7 +237,10 @@ class Trainer:
         with self._averaged():
             loss = self._validation_loss()
             quality = self.hooks.quality(self.network)
-            better = state.best_bleu is None or (quality.bleu, -loss) > (state.best_bleu, -(state.best_loss or 0.0))
+            better = state.best_bleu is None or (quality.bleu, -loss) > (
+                state.best_bleu,
+                -(state.best_loss or 0.0),
+            )
             state.stale = 0 if better else state.stale + 1
             if better:
                 state.best_bleu, state.best_loss, state.best_step = quality.bleu, loss, state.step

@@ -59,7 +59,8 @@ def test_the_plan_is_a_pure_function_of_seed_and_epoch() -> None:
 def test_an_epoch_changes_who_stands_beside_whom_and_not_only_the_order_of_batches() -> None:
     split = random_split(2000)
     neighbours = [
-        {frozenset(rows.tolist()) for rows in plan_batches(split, 600, seed=1, epoch=epoch)} for epoch in (0, 1)
+        {frozenset(rows.tolist()) for rows in plan_batches(split, 600, seed=1, epoch=epoch)}
+        for epoch in (0, 1)
     ]
     assert len(neighbours[0] & neighbours[1]) < len(neighbours[0]) / 4
 
@@ -67,7 +68,9 @@ def test_an_epoch_changes_who_stands_beside_whom_and_not_only_the_order_of_batch
 def test_sorting_by_both_lengths_leaves_little_padding() -> None:
     split = random_split(29_000)
     plan = plan_batches(split, 4096, seed=1, epoch=0)
-    shuffled = [np.array(rows) for rows in np.array_split(np.random.default_rng(0).permutation(29_000), len(plan))]
+    shuffled = [
+        np.array(rows) for rows in np.array_split(np.random.default_rng(0).permutation(29_000), len(plan))
+    ]
     assert token_share(split, plan) > 0.92
     assert token_share(split, shuffled) < 0.7
 

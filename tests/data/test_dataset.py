@@ -76,7 +76,9 @@ def test_rewriting_replaces_the_folder_as_a_whole(tiny_prepared: PreparedData, t
 
 
 @pytest.mark.parametrize("damage", ["truncate", "remove", "manifest", "format"])
-def test_a_damaged_folder_is_named_and_not_used(damage: str, tiny_prepared: PreparedData, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_named_and_not_used(
+    damage: str, tiny_prepared: PreparedData, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(tiny_prepared.folder, tmp_path / "data"))
     ids, manifest = folder / "train.src.ids.npy", folder / "manifest.json"
     if damage == "truncate":

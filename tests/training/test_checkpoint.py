@@ -16,7 +16,9 @@ from nmt.training.optimizer import WeightAverage, make_optimizer
 
 
 def network(width: int = 16) -> Transformer:
-    return Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=width, heads=2, feed_forward=32), 20, 20)
+    return Transformer(
+        ModelConfig(encoder_layers=1, decoder_layers=1, d_model=width, heads=2, feed_forward=32), 20, 20
+    )
 
 
 def save(folder: Path, step: int, *, keep: int = 5) -> Transformer:
@@ -56,7 +58,9 @@ def test_only_the_last_ones_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000003", "step-00000010"]
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2)
     weights = tmp_path / "step-00000002" / "weights.safetensors"
@@ -76,7 +80,9 @@ def test_when_all_are_damaged_the_way_out_is_named(tmp_path: Path) -> None:
     assert "--overwrite" in str(raised.value.hint)
 
 
-def test_a_fault_while_saving_leaves_the_earlier_checkpoint_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_while_saving_leaves_the_earlier_checkpoint_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(tmp_path, 1)
 
     def full_disk(*_: object) -> None:
@@ -97,4 +103,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
 def test_no_checkpoint_at_all_is_no_error(tmp_path: Path) -> None:
     model = network()
-    assert load_last_checkpoint(tmp_path / "absent", model, make_optimizer(model, TrainConfig()), None) is None
+    assert (
+        load_last_checkpoint(tmp_path / "absent", model, make_optimizer(model, TrainConfig()), None) is None
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -21,7 +23,7 @@ def test_the_rate_rises_strictly_to_the_last_warm_up_step_and_then_falls(schedul
     values = rates(schedule=schedule)
     assert values[0] > 0
     assert values[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
-    assert all(a > b > 0 for a, b in zip(values[3:], values[4:], strict=False))
+    assert all(a > b > 0 for a, b in pairwise(values[3:]))
 
 
 def test_inverse_sqrt_is_the_formula_of_the_paper() -> None:
