@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The main job on the embedded captions: prepare, train, evaluate, translate. `make demo` runs it after the set-up.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PWD/.venv/bin:$PATH"
+
+# Prints the command as one would type it, then runs it.
+step() {
+    local word line='$'
+    for word in "$@"; do
+        case $word in
+            *' '*) line+=" \"$word\"" ;;
+            *) line+=" $word" ;;
+        esac
+    done
+    printf '\n%s\n' "$line"
+    "$@"
+}
+
+step nmt prepare --config captions.yaml
+step nmt train --config captions.yaml --overwrite
+step nmt evaluate --config captions.yaml --split test
+# None of these stands in the training text.
+step nmt translate --config captions.yaml \
+    "Ein kleines Mädchen reitet auf einem Pferd durch den Schnee." \
+    "Eine Familie klettert auf eine Leiter, um Kirschen zu pflücken." \
+    "Das müde Kind fängt auf einer nassen Wiese den Ball."
