@@ -1,0 +1,128 @@
+"""Greedy search: at each step every sentence takes its most probable next token.
+
+Letters: B sentences, N of them still being decoded, S source length, T longest translation, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from nmt.config import DecodeConfig
+from nmt.decoding.state import BOS, EOS, PAD, DecoderState, Hypothesis
+from nmt.model.transformer import Transformer
+
+MAX_ROWS = 256
+"""Most sentences decoded at once, so that keys and values of many short ones do not fill the memory."""
+
+_KEEP_SHARE = 0.75
+"""Finished rows are dropped once no more than this share still runs: dropping copies the whole state."""
+
+
+@torch.inference_mode()
+def greedy(network: Transformer, src: Tensor, src_keep: Tensor, max_lengths: Tensor) -> list[Hypothesis]:
+    """Translate one padded batch with a network in eval mode.
+
+    src (B,S) ids ending in `<eos>`, src_keep (B,S) bool, True = attend, max_lengths (B) the most tokens of
+    each translation, `<eos>` not counted. `<eos>` may come first: whether a translation is empty is the
+    network's choice. In float32 a sentence's result does not depend on its neighbours.
+    """
+    limit = int(max_lengths.max())
+    tokens = src.new_full((len(src), limit + 1), EOS)  # (B,T+1)
+    log_probs = torch.zeros(tokens.shape, device=src.device)  # (B,T+1), of each token
+    state = DecoderState.start(network, src, src_keep)
+    rows = torch.arange(len(src), device=src.device)  # (N) the sentence that each row decodes
+    last = src.new_full((len(src),), BOS)  # (N)
+    running = torch.ones_like(rows, dtype=torch.bool)  # (N)
+    for position in range(limit + 1):
+        options, state = state.step(network, last)
+        best, last = options.max(-1)
+        tokens[rows, position], log_probs[rows, position] = last, best
+        running = running & (last != EOS) & (max_lengths[rows] > position)
+        remaining = int(running.sum())
+        if not remaining:
+            break
+        if remaining <= _KEEP_SHARE * len(rows):
+            rest = running.nonzero().squeeze(1)
+            state, rows, last, running = state.reorder(rest), rows[rest], last[rest], running[rest]
+    return _collect(tokens, log_probs, max_lengths)
+
+
+def _collect(tokens: Tensor, log_probs: Tensor, max_lengths: Tensor) -> list[Hypothesis]:
+    """Cut each row (B,T+1) at its first `<eos>` or its limit; what a row decoded behind that is ignored."""
+    hypotheses = []
+    for ids, gains, limit in zip(tokens.tolist(), log_probs.tolist(), max_lengths.tolist(), strict=True):
+        length = ids.index(EOS) if EOS in ids[: limit + 1] else limit
+        finished = ids[length] == EOS
+        log_prob = sum(gains[: length + finished])
+        hypotheses.append(Hypothesis(tuple(ids[:length]), log_prob, log_prob, finished))
+    return hypotheses
+
+
+def translate_ids(
+    network: Transformer,
+    sentences: Sequence[Sequence[int]],
+    decode: DecodeConfig,
+    *,
+    device: torch.device | str,
+    progress: Callable[[int], None] | None = None,
+) -> list[Hypothesis]:
+    """Translate any number of sentences (ids without specials); the results come in the sentences' order.
+
+    A sentence without tokens gets an empty, finished hypothesis. Source tokens beyond
+    `decode.max_source_tokens` are not read; to warn of them is the caller's part. After each batch `progress`
+    is told how many sentences it held. The network decodes in eval mode and gets its former mode back.
+    """
+    results = [Hypothesis((), 0.0, 0.0, True)] * len(sentences)
+    lengths = [min(len(sentence), decode.max_source_tokens) for sentence in sentences]
+    with _evaluating(network):
+        for rows in _batches(lengths, decode.batch_tokens):
+            batch = [list(sentences[row][: lengths[row]]) for row in rows]
+            limits = [int(decode.max_length_ratio * len(ids)) + decode.max_length_extra for ids in batch]
+            src, src_keep = _pad(batch)
+            found = greedy(network, src.to(device), src_keep.to(device), torch.tensor(limits, device=device))
+            for row, hypothesis in zip(rows, found, strict=True):
+                results[row] = hypothesis
+            if progress is not None:
+                progress(len(rows))
+    if progress is not None and (empty := lengths.count(0)):
+        progress(empty)
+    return results
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Rows of like length, longest first, each batch within `batch_tokens` positions; empty rows left out."""
+    batch: list[int] = []
+    width = 0
+    for row in sorted((row for row, length in enumerate(lengths) if length), key=lambda row: -lengths[row]):
+        if batch and (len(batch) == MAX_ROWS or (len(batch) + 1) * width > batch_tokens):
+            yield batch
+            batch = []
+        if not batch:
+            width = lengths[row] + 1  # the longest sentence of the batch, and <eos>
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _pad(sentences: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+    """Ids (B,S) with `<eos>` behind each sentence, and where they are no padding, (B,S) bool."""
+    width = max(map(len, sentences)) + 1
+    src = torch.tensor([[*ids, EOS] + [PAD] * (width - 1 - len(ids)) for ids in sentences])
+    lengths = torch.tensor([len(ids) + 1 for ids in sentences])
+    return src, torch.arange(width) < lengths[:, None]
+
+
+@contextmanager
+def _evaluating(network: Transformer) -> Iterator[None]:
+    """Eval mode inside, and each module's own mode again afterwards."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,425 @@
+"""Text to translations: one line in, one line out, whatever stands beside it and however it arrives."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import logging
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nmt
+from nmt import translate as stage
+from nmt.data.corpus import Pair, iter_lines
+from nmt.data.dataset import PreparedData
+from nmt.data.text import normalise
+from nmt.data.vocabulary import SPECIALS
+from nmt.errors import DataError, ModelFileError
+from nmt.modelfile import Model
+from nmt.translate import CHUNK_LINES, ArrivingLines, Translation, Translator
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_model: Model) -> Translator:
+    return Translator(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def lines(caption_pairs: dict[str, list[Pair]]) -> list[str]:
+    """Twelve lines of 1 to 40 words, in no order of length."""
+    words = " ".join(pair.source for pair in caption_pairs["test"][:60]).split()
+    lengths = [1, 2, 3, 5, 7, 9, 12, 15, 20, 26, 33, 40]
+    random.Random(1).shuffle(lengths)
+    starts = itertools.accumulate(lengths, initial=0)
+    return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=False)]
+
+
+@pytest.fixture
+def chunk_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many sentences each call of the decoder was given."""
+    sizes: list[int] = []
+    real = stage.translate_ids
+
+    def counting(network: Any, sentences: Sequence[Any], *arguments: Any, **named: Any) -> Any:
+        sizes.append(len(sentences))
+        return real(network, sentences, *arguments, **named)
+
+    monkeypatch.setattr(stage, "translate_ids", counting)
+    return sizes
+
+
+# ---------------------------------------------------------------- translations
+
+
+def test_a_line_is_translated_alike_alone_and_among_others_and_each_time(
+    translator: Translator, lines: list[str]
+) -> None:
+    together = translator.translate(lines)
+    alone = [translator.translate([line])[0] for line in lines]
+    assert [found.source for found in together] == lines
+    assert [found.text for found in together] == [found.text for found in alone]
+    assert [found.score for found in together] == pytest.approx([found.score for found in alone], abs=1e-4)
+    assert len({found.text for found in together}) > 6, "the tiny model says the same to everything"
+    assert translator.translate(lines) == together
+
+
+def test_blank_lines_stay_empty_and_never_reach_the_model(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["Ein Hund läuft.", "", " \t", "Eine Frau lacht.", "\u00ad\u200b", "\u3000\n"]
+    found = translator.translate(lines)
+    assert [bool(translation.text) for translation in found] == [True, False, False, True, False, False]
+    for index in (1, 2, 4, 5):
+        assert found[index] == Translation(lines[index], "", 0.0, ())
+    for index in (0, 3):
+        alone = translator.translate([lines[index]])[0]
+        assert (alone.text, alone.tokens) == (found[index].text, found[index].tokens)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a blank line reached the model")
+
+    monkeypatch.setattr(translator.model.network, "encode", refuse)
+    assert [translation.text for translation in translator.translate(["", " ", "\u2028"])] == ["", "", ""]
+    assert translator.translate([]) == []
+
+
+def test_a_long_line_is_cut_with_a_warning_and_its_neighbours_are_not_touched(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    widths: list[int] = []
+    encode = translator.model.network.encode
+
+    def measuring(src: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        widths.append(src.size(1))
+        return encode(src, keep)
+
+    monkeypatch.setattr(translator.model.network, "encode", measuring)
+    limit = translator.model.config.decode.max_source_tokens
+    length = len(translator.encode(["Hund " * 6000])[0])
+    with caplog.at_level(logging.WARNING, logger="nmt"):
+        found = translator.translate(["Ein Hund läuft.", "Hund " * 6000, "Eine Frau lacht."])
+    assert max(widths) == limit + 1, "one more for <eos>"
+    (record,) = caplog.records
+    assert "line 2" in record.getMessage()
+    assert str(length) in record.getMessage()
+    assert str(limit) in record.getMessage()
+    assert found[1].tokens
+    assert [found[0].text, found[2].text] == [
+        translation.text for translation in translator.translate(["Ein Hund läuft.", "Eine Frau lacht."])
+    ]
+
+
+def test_a_text_is_one_clean_line_spelt_by_its_tokens(
+    translator: Translator, caption_pairs: dict[str, list[Pair]]
+) -> None:
+    lines = [pair.source for pair in caption_pairs["val"][:50]]
+    lines += ["<unk> <bos> </s> ⁇", "Ein Hund\u2028läuft\x85schnell\x0bweg.", "日本語 🙂", "▁ \\ _"]
+    for translation in translator.translate(lines):
+        assert translation.text == normalise(translation.text)
+        assert len(translation.text.splitlines()) <= 1
+        assert not any(special in translation.text for special in (*SPECIALS, "⁇", "▁"))
+        assert " ".join("".join(translation.tokens).replace("▁", " ").split()) == translation.text
+
+
+def test_separators_in_the_pieces_of_a_model_do_not_break_the_line(tiny_model: Model) -> None:
+    strange = list(tiny_model.tgt_vocabulary.pieces)
+    strange[4:] = [f"\u2028{piece}\x0b" for piece in strange[4:]]
+    vocabulary = type(tiny_model.tgt_vocabulary)(strange, b"")  # type: ignore[call-arg]
+    translator = Translator(dataclasses.replace(tiny_model, tgt_vocabulary=vocabulary))
+    text = translator.translate(["Ein Hund läuft."])[0].text
+    assert text
+    assert len(text.splitlines()) == 1
+
+
+def test_text_becomes_the_ids_that_preparation_gives_it(
+    translator: Translator, tiny_prepared: PreparedData
+) -> None:
+    for name in ("val", "test"):
+        ragged = tiny_prepared.split(name).src
+        assert translator.encode(tiny_prepared.sources(name)) == [
+            ragged[row].tolist() for row in range(len(ragged))
+        ]
+
+
+def test_white_space_makes_no_difference(translator: Translator) -> None:
+    first, second = translator.translate([" Ein  Mann\u00a0steht .\t", "Ein Mann steht ."])
+    assert (first.text, first.tokens) == (second.text, second.tokens)
+    assert first.score == pytest.approx(second.score, abs=1e-4)
+
+
+def test_a_source_is_lower_cased_where_the_model_was_trained_so(tiny_model: Model) -> None:
+    config = tiny_model.config
+    lowercase = config.replace(data=config.data.model_copy(update={"src_lowercase": True}))
+    loud, quiet = "EIN HUND LÄUFT.", "ein hund läuft."
+    translator = Translator(dataclasses.replace(tiny_model, config=lowercase))
+    assert translator.encode([loud]) == translator.encode([quiet])
+    cased = Translator(tiny_model)
+    assert cased.encode([loud]) != cased.encode([quiet])
+
+
+def test_threads_that_share_a_translator_get_what_one_would(translator: Translator, lines: list[str]) -> None:
+    tasks = [random.Random(seed).sample(lines, 4) for seed in range(12)]
+    alone = [[found.text for found in translator.translate(task)] for task in tasks]
+    with ThreadPoolExecutor(4) as pool:
+        shared = list(pool.map(translator.translate, tasks))
+    assert [[found.text for found in answer] for answer in shared] == alone
+
+
+def test_a_bare_text_is_refused_not_translated_letter_by_letter(translator: Translator) -> None:
+    with pytest.raises(TypeError, match="list of texts"):
+        translator.translate("Ein Hund läuft.")
+
+
+def test_decoding_in_bf16_leaves_the_weights_as_they_are(tiny_model: Model) -> None:
+    translation = Translator(tiny_model, dtype=torch.bfloat16).translate(["Ein Hund läuft."])[0]
+    assert translation.text
+    assert translation.score < 0
+    assert {parameter.dtype for parameter in tiny_model.network.parameters()} == {torch.float32}
+
+
+# ---------------------------------------------------------------- streams
+
+
+def test_a_stream_gives_what_translate_gives_line_by_line_in_order(
+    translator: Translator, lines: list[str], chunk_sizes: list[int]
+) -> None:
+    many = ["", *lines[:4], " "] * 100
+    expected = [found.text for found in translator.translate(many[:6])] * 100
+    chunk_sizes.clear()
+    found = list(translator.stream(iter(many)))
+    assert [translation.source for translation in found] == many
+    assert [translation.text for translation in found] == expected
+    assert chunk_sizes == [CHUNK_LINES, CHUNK_LINES, len(many) - 2 * CHUNK_LINES]
+
+
+def test_an_endless_stream_is_read_only_as_far_as_it_is_needed(translator: Translator) -> None:
+    read: list[str] = []
+
+    def endless() -> Iterator[str]:
+        while True:
+            read.append("Ein Hund.")
+            yield read[-1]
+
+    assert len(list(itertools.islice(translator.stream(endless()), 10))) == 10
+    assert len(read) == CHUNK_LINES
+
+
+def test_huge_lines_are_not_piled_up(
+    translator: Translator, chunk_sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "CHUNK_CHARS", 100)
+    list(translator.stream(["Ein Hund läuft.", "Hund " * 30, "Ein Hund.", "Hund " * 50, "Ein Hund."]))
+    assert chunk_sizes == [2, 2, 1]
+
+
+def test_an_interactive_line_is_answered_before_the_next_is_asked_for(translator: Translator) -> None:
+    lines = ["Ein Hund läuft.", "", "Eine Frau lacht."]
+    asked: list[str] = []
+
+    def ask() -> Iterator[str]:
+        for line in lines:
+            asked.append(line)
+            yield line
+
+    answers = translator.stream(ask(), interactive=True)
+    for count, line in enumerate(lines, start=1):
+        assert next(answers).source == line
+        assert len(asked) == count
+
+
+def test_the_warning_of_a_cut_names_the_line_of_the_stream(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [""] * (CHUNK_LINES + 3) + ["Hund " * 200]
+    with caplog.at_level(logging.WARNING, logger="nmt"):
+        list(translator.stream(lines))
+    assert f"line {len(lines)}" in caplog.text
+
+
+def test_lines_before_a_faulty_one_are_answered_before_the_fault_is_raised(translator: Translator) -> None:
+    stream = io.BytesIO(b"Ein Hund.\nEine Frau.\n\xff\nEin Mann.\n")
+    answers = translator.stream(ArrivingLines(stream, "input"))
+    assert [next(answers).source, next(answers).source] == ["Ein Hund.", "Eine Frau."]
+    with pytest.raises(DataError, match="line 3"):
+        next(answers)
+
+
+# ---------------------------------------------------------------- lines as they arrive
+
+
+def within_10_s(work: Callable[[], Any]) -> Any:
+    """The result of `work`, which must not wait for anything."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert results, "it waits, or failed"
+    return results[0]
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[io.BufferedReader, io.FileIO]]:
+    reading, writing = os.pipe()
+    with open(reading, "rb") as reader, open(writing, "wb", buffering=0) as writer:
+        yield reader, writer
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX can ask a pipe")
+def test_a_pipe_that_stays_open_is_answered_line_by_line(
+    translator: Translator, pipe: tuple[io.BufferedReader, io.FileIO], chunk_sizes: list[int]
+) -> None:
+    reader, writer = pipe
+    answers = translator.stream(ArrivingLines(reader, "input"))
+    writer.write("Ein Hund läuft.\n".encode())
+    assert within_10_s(lambda: next(answers)).source == "Ein Hund läuft."
+    writer.write(b"Ein Mann.\nEine Frau.\nEin Ha")
+    assert within_10_s(lambda: [next(answers).source, next(answers).source]) == ["Ein Mann.", "Eine Frau."]
+    writer.write(b"us.")
+    writer.close()
+    assert within_10_s(lambda: [found.source for found in answers]) == ["Ein Haus."]
+    assert chunk_sizes == [1, 2, 1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX can ask a pipe")
+def test_a_line_has_arrived_when_its_end_has(pipe: tuple[io.BufferedReader, io.FileIO]) -> None:
+    reader, writer = pipe
+    lines = ArrivingLines(reader, "input")
+    for part, arrived in ((b"a", False), (b"b", False), (b"\n", True)):
+        writer.write(part)
+        assert lines.has_arrived() is arrived
+    assert next(lines) == "ab"
+    assert not lines.has_arrived()
+    writer.close()
+    assert lines.has_arrived()
+    assert next(lines, "the end") == "the end"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX can ask a pipe")
+def test_lines_that_are_already_in_a_pipe_are_translated_together(
+    translator: Translator, pipe: tuple[io.BufferedReader, io.FileIO], chunk_sizes: list[int]
+) -> None:
+    reader, writer = pipe
+    writer.write(b"Ein Hund.\n" * 300)
+    writer.close()
+    assert len(list(translator.stream(ArrivingLines(reader, "input")))) == 300
+    assert chunk_sizes == [CHUNK_LINES, 300 - CHUNK_LINES]
+
+
+CONTENTS = (
+    b"",
+    b"\n",
+    b"\xef\xbb\xbf",
+    b"\xef\xbb\xbfEin Hund.\r\n\r\nEine Frau.",
+    "a\u2028b\x85c\x0bd\x0ce\rf\n\n\ng\n".encode(),
+    b"x" * 200_000 + b"\n" + b"y" * 70_000,
+)
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=range(len(CONTENTS)))
+@pytest.mark.parametrize("kind", ["memory", "file", "unbuffered file", "read ahead"])
+def test_arriving_lines_are_the_lines_of_the_stream(tmp_path: Path, content: bytes, kind: str) -> None:
+    (tmp_path / "text").write_bytes(content)
+    expected = list(iter_lines(io.BytesIO(content), "text"))
+    if kind == "memory":
+        stream: Any = io.BytesIO(content)
+    else:
+        stream = open(tmp_path / "text", "rb", buffering=0 if kind == "unbuffered file" else -1)  # noqa: SIM115
+    with stream:
+        if kind == "read ahead":
+            stream.peek()
+        lines = ArrivingLines(stream, "text")
+        found = []
+        for line in lines:
+            found.append(line)
+            assert lines.has_arrived(), "what lies in a file need not be waited for"
+    assert found == expected
+
+
+def test_of_a_terminal_that_cannot_be_asked_each_line_is_answered_at_once(
+    translator: Translator, chunk_sizes: list[int]
+) -> None:
+    class Terminal(io.BytesIO):
+        def isatty(self) -> bool:
+            return True
+
+    list(translator.stream(ArrivingLines(Terminal(b"Ein Hund.\nEin Mann.\n"), "input")))
+    assert chunk_sizes == [1, 1]
+
+
+# ---------------------------------------------------------------- loading
+
+
+def test_a_run_folder_a_model_file_and_the_environment_name_the_same_model(
+    tiny_model_path: Path,
+    translator: Translator,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected = translator.translate(["Ein Hund läuft."])
+    monkeypatch.setenv("NMT_MODEL", str(tiny_model_path.parent))
+    for path in (tiny_model_path, str(tiny_model_path.parent), None):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="nmt"):
+            loaded = Translator.load(path, device="cpu")
+        assert loaded.translate(["Ein Hund läuft."]) == expected
+        assert str(tiny_model_path) in caplog.text
+
+
+def test_without_any_model_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NMT_MODEL", raising=False)
+    with pytest.raises(ModelFileError) as caught:
+        Translator.load()
+    assert "train" in (caught.value.hint or "")
+    with pytest.raises(ModelFileError, match="nowhere"):
+        Translator.load(tmp_path / "nowhere")
+
+
+def test_a_model_of_another_spacy_warns_once(tiny_model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    provenance = {**tiny_model.provenance, "versions": {"spacy": "3.7.9"}}
+    with caplog.at_level(logging.WARNING, logger="nmt"):
+        translator = Translator(dataclasses.replace(tiny_model, provenance=provenance))
+        translator.translate(["Ein Hund.", "Eine Frau."])
+        translator.translate(["Ein Hund."])
+    assert [record.getMessage() for record in caplog.records if "3.7.9" in record.getMessage()] == [
+        caplog.records[0].getMessage()
+    ]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="nmt"):
+        Translator(tiny_model).translate(["Ein Hund."])
+    assert not caplog.records
+
+
+def test_importing_nmt_costs_nothing_and_translating_loads_no_more_than_it_needs(
+    tiny_model_path: Path,
+) -> None:
+    code = f"""
+import sys
+import nmt
+assert not {{"torch", "spacy", "numpy", "pydantic"}} & set(sys.modules)
+translator = nmt.Translator.load({str(tiny_model_path)!r}, device="cpu")
+assert translator.translate(["Ein Hund läuft."])[0].text
+heavy = {{"matplotlib", "torchtext", "sacrebleu", "portalocker"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_the_package_offers_the_translator_and_nothing_by_accident() -> None:
+    assert nmt.Translator is Translator
+    assert nmt.Translation is Translation
+    with pytest.raises(AttributeError, match="no attribute 'Transaltor'"):
+        nmt.Transaltor  # noqa: B018
