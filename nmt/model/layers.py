@@ -22,8 +22,8 @@ Norm = Literal["pre", "post"]
 def sinusoids(length: int, d_model: int) -> Tensor:
     """Sinusoidal positions (length, d_model), section 3.5: sine in even, cosine in odd columns."""
     position = torch.arange(length, dtype=torch.float64)[:, None]
-    wavelength = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10_000.0) / d_model))
-    angles = position * wavelength  # (length, d_model/2)
+    frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10_000.0) / d_model))
+    angles = position * frequency  # (length, d_model/2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
 
 
@@ -40,7 +40,8 @@ class Positions(nn.Module):
         """states (B,T,d_model), whose first column stands at position `start`."""
         end = start + states.size(1)
         if end > self.table.size(0):
-            self.table = sinusoids(2 * end, self.table.size(1)).to(self.table)
+            with torch.inference_mode(False):  # else a table that grew while decoding could not be written to
+                self.table = sinusoids(2 * end, self.table.size(1)).to(self.table)
         return states + self.table[start:end]
 
 

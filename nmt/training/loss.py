@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ROWS = 512
+CHUNK_ROWS = 256
 """Rows of logits that exist at once: small enough for the CPU's caches, and for any memory."""
 
 
@@ -42,23 +42,28 @@ class _ProjectionLoss(torch.autograd.Function):
         exact = torch.promote_types(dtype, torch.float32)
         smoothed, plain = (torch.zeros((), dtype=exact, device=states.device) for _ in range(2))
         states_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight, dtype=exact)
+        mean_row = matrix.mean(0, dtype=exact)  # of the weight: what a uniform target would pick, (d_model)
         with torch.autocast(states.device.type, enabled=False):
             for start in range(0, len(targets), CHUNK_ROWS):
                 rows = slice(start, start + CHUNK_ROWS)
                 target = targets[rows, None]
-                logits = (hidden[rows] @ matrix.T).to(exact)  # (n,V)
-                target_logit, mean_logit = logits.gather(1, target), logits.mean(1, keepdim=True)
-                log_total = logits.logsumexp(1, keepdim=True)
-                plain += (log_total - target_logit).sum()
-                smoothed += (log_total - (1 - smoothing) * target_logit - smoothing * mean_logit).sum()
+                logits = hidden[rows] @ matrix.T  # (n,V)
+                probabilities = logits.softmax(1, dtype=exact)
+                target_logit = logits.gather(1, target).to(exact)
+                mean_logit = hidden[rows].to(exact) @ mean_row[:, None]
+                nll = -probabilities.gather(1, target).clamp_min_(torch.finfo(exact).tiny).log_()  # (n,1)
+                plain += nll.sum()
+                smoothed += (nll + smoothing * (target_logit - mean_logit)).sum()
                 if needs_grad:
-                    # d loss / d logits = softmax - (1 - smoothing) * onehot - smoothing / V
-                    grad = logits.sub_(log_total).exp_().sub_(smoothing / logits.size(1))
-                    grad.scatter_add_(1, target, torch.full_like(target_logit, smoothing - 1))
-                    grad = grad.to(dtype)
+                    # d loss / d logits = softmax - (1 - smoothing) * onehot - smoothing / V; the last term
+                    # is the same for every class, so its part of both gradients is added at the end
+                    probabilities.scatter_add_(1, target, torch.full_like(nll, smoothing - 1))
+                    grad = probabilities.to(dtype)
                     states_grad[rows] = grad @ matrix
                     weight_grad += grad.T @ hidden[rows]
         if needs_grad:
+            states_grad -= (smoothing * mean_row).to(dtype)
+            weight_grad -= smoothing / len(weight) * hidden.sum(0, dtype=exact)
             ctx.save_for_backward(states_grad, weight_grad)
             ctx.types = states.dtype, weight.dtype
         ctx.mark_non_differentiable(plain)
