@@ -1,0 +1,559 @@
+"""The command line: parse, call one stage, print; the only place that exits or writes to standard output.
+
+Everything heavy is imported inside the command that needs it, so that `nmt --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+from typer.core import TyperGroup
+
+from nmt.errors import DataError, ModelFileError, NmtError
+from nmt.runtime import share_processors
+
+if TYPE_CHECKING:
+    from nmt.data.dataset import PreparedData
+    from nmt.translate import Translation
+
+log = logging.getLogger("nmt")
+
+BASE_CONFIG = "base.yaml"
+EXAMPLE = "Zwei Kinder spielen im Park."
+
+DONE, BUG, MENDABLE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
+"""The exit codes; a training run that a signal stopped ends with 128 and the signal's number."""
+
+MACHINE_FAULTS = {
+    errno.ENOSPC: "free some space, or work in a folder on another disk",
+    errno.EDQUOT: "free some space, or work in a folder on another disk",
+    errno.EFBIG: "work in a folder on another disk",
+    errno.EACCES: "check who may read and write there, or work in another folder",
+    errno.EPERM: "check who may read and write there, or work in another folder",
+    errno.EROFS: "work in a folder that can be written to",
+    errno.EISDIR: "name a file",
+    errno.ENOTDIR: "name a folder",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.EMFILE: "close some files, or raise the limit: ulimit -n",
+    errno.ENOMEM: "close other programs",
+    errno.EIO: "check the disk",
+}
+"""Errors of the system that are the machine's and not ours, each with the way out."""
+
+SMALLER_BATCHES = "smaller batches need less: train.batch_tokens and decode.batch_tokens in the config"
+
+
+# --- how the command ends ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _exits() -> Iterator[None]:
+    """Turn what went wrong into one message, one hint and an exit code; a bug keeps its traceback."""
+    try:
+        yield
+    except NmtError as error:
+        _leave(MENDABLE, error.message, error.hint)
+    except KeyboardInterrupt:
+        _leave(INTERRUPTED, "interrupted")
+    except BrokenPipeError:
+        _leave(READER_GONE)
+    except (OSError, MemoryError, RuntimeError) as error:
+        fault = _machine_fault(error)
+        if fault is None:
+            raise
+        _leave(MENDABLE, *fault)
+
+
+def _leave(code: int, message: str | None = None, hint: str | None = None) -> None:
+    _drop_broken_output()
+    if message is not None:
+        print(f"error: {message}" if code == MENDABLE else message, file=sys.stderr)
+    if hint is not None:
+        print(f"hint: {hint}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _drop_broken_output() -> None:
+    """Where standard output takes nothing more, let Python's own last flush go nowhere in silence."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _machine_fault(error: BaseException) -> tuple[str, str] | None:
+    """Message and hint where the machine is at its limits, None where the error is a bug."""
+    if isinstance(error, OSError):
+        reason = MACHINE_FAULTS.get(error.errno or 0)
+        where = f"{error.filename}: " if error.filename else ""
+        return (f"{where}{error.strerror}", reason) if reason else None
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return str(error).partition("\n")[0] or "out of memory", SMALLER_BATCHES
+    if "not enough memory" in str(error) or "can't allocate memory" in str(error):  # torch's words on a CPU
+        return "out of memory", SMALLER_BATCHES
+    return None
+
+
+class _Commands(TyperGroup):
+    """The group of all commands: what goes wrong anywhere in it is met here."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _exits():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _exits():
+            return super().invoke(ctx)
+
+
+def main() -> None:
+    """Run the command line; this is what `nmt` and `python -m nmt` call."""
+    _speak_utf8()
+    share_processors()
+    app(prog_name="nmt")
+
+
+def _speak_utf8() -> None:
+    """Write UTF-8 whatever the locale; names of files that are not UTF-8 are written as they came."""
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller: nobody listens
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (open for good)
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(
+                encoding="utf-8", errors="surrogateescape" if os.name == "posix" else "backslashreplace"
+            )
+
+
+# --- what it says -----------------------------------------------------------------------------------------
+
+
+class _PlainLines(logging.Handler):
+    """Messages as plain lines on standard error, above a progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+            if record.levelno >= logging.WARNING:
+                line = f"{record.levelname.lower()}: {line}"
+            if "tqdm" in sys.modules:
+                sys.modules["tqdm"].tqdm.write(line, file=sys.stderr)
+            else:
+                print(line, file=sys.stderr)
+        except OSError:
+            pass  # nobody reads standard error any more; the work itself goes on
+
+
+def _be_quiet(value: bool) -> bool:
+    """Send messages to standard error; where `value` only warnings and worse."""
+    if not any(isinstance(handler, _PlainLines) for handler in log.handlers):
+        log.addHandler(_PlainLines())
+        log.setLevel(logging.INFO)
+    if value:
+        log.setLevel(logging.WARNING)
+    return value
+
+
+def _print(*lines: str, file: TextIO | None = None) -> None:
+    """A result, written through at once."""
+    for line in lines:
+        print(line, file=file or sys.stdout)
+    (file or sys.stdout).flush()
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        _be_quiet(False)
+
+        from nmt.runtime import version_lines
+
+        _print(*version_lines())
+        raise typer.Exit(DONE)
+
+
+# --- the options ------------------------------------------------------------------------------------------
+
+
+class Precision(StrEnum):
+    """What --precision takes."""
+
+    auto = "auto"
+    float32 = "float32"
+    bf16 = "bf16"
+
+
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="NAME",
+        help="A config file, or the name of one that comes with nmt; without it base.yaml.",
+    ),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DIR_OR_NAME",
+        help="In place of the config's: multi30k, captions, a folder of parallel text, or a prepared folder.",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a key of the config; may be given often."),
+]
+ModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="PATH",
+        help="A model file or a run folder; without it $NMT_MODEL, else the config's run folder.",
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device", metavar="NAME", help="auto (a usable GPU, else the CPU), cpu, cuda, cuda:N or mps."
+    ),
+]
+PrecisionOption = Annotated[
+    Precision | None,
+    typer.Option("--precision", help="auto trains in bf16 where that is native, and decodes in float32."),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", callback=_be_quiet, is_eager=True, help="Only warnings and results."),
+]
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text starts faster, and needs no way to switch its colours off
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="The whole pipeline in a minute, without a download: nmt train --config smoke.yaml",
+)
+
+
+@app.callback()
+def _nmt(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show what a bug report needs, and exit."
+        ),
+    ] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a translator from parallel text on your own machine, and use it."""
+
+
+# --- the commands -----------------------------------------------------------------------------------------
+
+
+@app.command(short_help="Make text ready for training.")
+def prepare(
+    config: ConfigOption = None,
+    data: DataOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The prepared folder, in place of data/NAME-HASH."),
+    ] = None,
+    settings: SetOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Tokenise parallel text, build the vocabularies, store both, and print a summary.
+
+    Text that is not here yet is fetched first. A prepared folder is made anew only when its settings or its
+    text have changed.
+    """
+    from nmt.config import load_config
+
+    loaded = load_config(config or BASE_CONFIG, overrides=settings or (), source=data)
+
+    from nmt.prepare import prepare as run_stage
+
+    _print(run_stage(loaded, out=out).table())
+
+
+@app.command(short_help="Train a model, preparing the data first where needed.")
+def train(
+    config: ConfigOption = None,
+    data: DataOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in the run folder.")
+    ] = False,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", metavar="DIR", help="The run folder, in place of runs/NAME.")
+    ] = None,
+    settings: SetOption = None,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a model, preparing the data first where that is needed.
+
+    The run folder gets the resolved config, metrics, curves, checkpoints, and the best and the last model.
+    Ctrl-C saves the state, and --resume goes on from there.
+    """
+    if resume and overwrite:
+        raise typer.BadParameter("--resume and --overwrite exclude each other")
+
+    from nmt.config import load_config
+
+    loaded = load_config(
+        config or BASE_CONFIG, overrides=settings or (), source=data, device=device, precision=precision
+    )
+
+    from nmt.runtime import exit_code
+    from nmt.train import train as run_stage
+
+    result = run_stage(loaded, run_dir=run_dir, resume=resume, overwrite=overwrite)
+    if result.stopped_by is not None:
+        log.info("stopped and saved after step %d; to go on: %s", result.steps, _resume_command())
+        raise typer.Exit(exit_code(result.stopped_by))
+    if result.best_bleu is not None:
+        _print(f"BLEU on {loaded.data.val}: {result.best_bleu:.2f}")
+    example = f' "{EXAMPLE}"' if loaded.data.src_lang == "de" else ""
+    _print(f"to use it: nmt translate --model {_quoted(result.model)}{example}")
+
+
+@app.command(short_help="Score a model on a test split.")
+def evaluate(
+    config: ConfigOption = None,
+    data: DataOption = None,
+    model: ModelOption = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", metavar="NAME", help="The split to score; without it the first test split."),
+    ] = None,
+    input_file: Annotated[
+        Path | None, typer.Option("--input", "-i", metavar="FILE", help="Score this source text instead.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option("--reference", metavar="FILE", help="Its translation, line by line.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where the translations go, in place of beside the model."),
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Translate a split and score the result with sacreBLEU, against the references as they were written.
+
+    The split is taken from the text that the model was trained on; --data, or --config beside --model, take
+    it from elsewhere. Translations and references are saved, so that the score can be taken again.
+    """
+    file = _find_model(model, config)
+
+    from nmt.evaluate import evaluate as run_stage
+    from nmt.runtime import default_model
+
+    beside = config if model or default_model() else None  # else the config has only named the run
+    prepared = None if input_file or reference else _prepared_for(file, data, beside)
+    result = run_stage(
+        file,
+        prepared=prepared,
+        split=split,
+        source=input_file,
+        reference=reference,
+        device=device or "auto",
+        precision=precision.value if precision else "auto",
+        out=out,
+    )
+    _print(result.to_json() if json_output else str(result))
+
+
+@app.command(short_help="Translate sentences.")
+def translate(
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", hidden=True)] = None,
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="Translate the lines of a file (plain or gzipped)."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to a file, which appears when it is whole."
+        ),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object a line: source, translation, score.")
+    ] = False,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Translate sentences: one line in, one line out, in order, empty for empty.
+
+    Each TEXT is one sentence, in quotes; without any, the lines of standard input are translated. A sentence
+    that begins with a dash stands after two more: nmt translate -- "-5 Grad und Schnee."
+    """
+    if texts and input_file is not None:
+        raise typer.BadParameter("give either TEXT or --input, not both")
+    lines: Iterable[str]
+    if texts:
+        lines = _sentences(texts)
+    elif input_file is not None and str(input_file) != "-":
+        lines = _lines_of(input_file)
+    else:
+        lines = _standard_input()
+    with _writing_to(output) as file:
+        for translation in _translated(lines, model, config, device, precision):
+            _print(_as_json(translation) if json_output else translation.text, file=file)
+
+
+# --- what the commands share ------------------------------------------------------------------------------
+
+
+def _find_model(option: Path | None, config: str | None) -> Path:
+    """The model file to use: --model, else $NMT_MODEL, else what the config's run folder holds."""
+    from nmt.modelfile import resolve_model
+    from nmt.runtime import default_model
+
+    if (named := option or default_model()) is not None:
+        return resolve_model(named)
+
+    from nmt.config import load_config
+
+    name = config or BASE_CONFIG
+    run_dir = Path("runs") / load_config(name).name
+    try:
+        return resolve_model(run_dir)
+    except ModelFileError:
+        raise ModelFileError(
+            f"no model: {run_dir} holds none, and neither --model nor $NMT_MODEL names one",
+            hint=f"train first: nmt train --config {_quoted(name)}",
+        ) from None
+
+
+def _prepared_for(model: Path, data: str | None, config: str | None) -> PreparedData:
+    """The prepared data to score a model on, made first where it is missing.
+
+    Text and settings are those the model was trained with, unless `data` or `config` name others.
+    """
+    from nmt.config import config_from_mapping, load_config
+    from nmt.modelfile import read_header
+    from nmt.prepare import open_or_prepare
+
+    if config is not None:
+        return open_or_prepare(load_config(config, source=data))[1]
+    trained = config_from_mapping(read_header(model)["config"], str(model))
+    if data is not None:
+        trained = trained.replace(data=trained.data.model_copy(update={"source": data}))
+    return open_or_prepare(trained)[1]
+
+
+def _sentences(texts: Sequence[str]) -> list[str]:
+    """The sentences that the arguments hold: one each, or one of all where the quotes were forgotten."""
+    try:
+        # the locale may have read the arguments as something else than the UTF-8 that they are
+        sentences = [os.fsencode(text).decode("utf-8") for text in texts]
+    except UnicodeDecodeError:
+        raise DataError("TEXT is not UTF-8", hint="put it into a UTF-8 file: nmt translate -i FILE") from None
+    if len(sentences) > 1 and all(text and not any(map(str.isspace, text)) for text in sentences):
+        log.info("taking these %d words for one sentence: put each sentence in quotes", len(sentences))
+        return [" ".join(sentences)]
+    return sentences
+
+
+def _lines_of(path: Path) -> list[str]:
+    from nmt.data.corpus import read_lines
+
+    return read_lines(path)
+
+
+def _standard_input() -> Iterable[str]:
+    """The lines of standard input as they arrive; none at once where it is empty or closed."""
+    if sys.stdin is None:
+        return []
+    stream: Any = sys.stdin.buffer
+    if stream.isatty():
+        log.info("type a sentence and press Enter; Ctrl-D ends (on Windows Ctrl-Z and Enter)")
+    elif not stream.peek(1):
+        return []  # nothing to do: the model need not be loaded
+
+    from nmt.translate import ArrivingLines
+
+    return ArrivingLines(stream, "standard input")
+
+
+def _translated(
+    lines: Iterable[str],
+    model: Path | None,
+    config: str | None,
+    device: str | None,
+    precision: Precision | None,
+) -> Iterator[Translation]:
+    if isinstance(lines, list) and not lines:
+        return
+    file = _find_model(model, config)
+
+    from nmt.translate import Translator
+
+    translator = Translator.load(
+        file, device=device or "auto", precision=precision.value if precision else "auto"
+    )
+    yield from translator.stream(lines)
+
+
+def _as_json(translation: Translation) -> str:
+    return json.dumps(
+        {"source": translation.source, "translation": translation.text, "score": translation.score},
+        ensure_ascii=False,
+    )
+
+
+@contextmanager
+def _writing_to(path: Path | None) -> Iterator[TextIO]:
+    """Standard output, or a file that takes its name only when all of it is written."""
+    if path is None or str(path) == "-":
+        yield sys.stdout
+        return
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise DataError(f"--output {path}: there is no folder {target.parent}")
+    if target.exists() and not target.is_file():  # a device or a pipe, which has no whole state to wait for
+        with target.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
+    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with draft.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        if target.exists():
+            shutil.copymode(target, draft)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _resume_command() -> str:
+    """This very command, going on with its run."""
+    words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
+    return " ".join(["nmt", *map(_quoted, words), "--resume"])
+
+
+def _quoted(word: str | Path) -> str:
+    """A word as a shell takes it; only where it is needed, since Windows knows double quotes alone."""
+    return shlex.quote(str(word)) if os.name == "posix" else f'"{word}"' if " " in str(word) else str(word)

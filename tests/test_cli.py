@@ -1,0 +1,565 @@
+"""The command line as a shell meets it: streams, exit codes, locales, and what is said when things go wrong.
+
+Commands run as processes of their own where the process matters, else inside this one through `main`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import nmt.cli
+from nmt.cli import main
+from nmt.config import Config
+from nmt.errors import NmtError
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, "-m", "nmt"]
+LINES = ["Ein Hund läuft.", "", " \t", "Ein Hund\u2028läuft\x85schnell\x0bweg.", "Eine Frau lacht."]
+
+
+@pytest.fixture(autouse=True)
+def clean_slate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No model from outside, and the log as it was."""
+    monkeypatch.delenv("NMT_MODEL", raising=False)
+    log = logging.getLogger("nmt")
+    before = log.level, list(log.handlers)
+    yield
+    log.setLevel(before[0])
+    log.handlers[:] = before[1]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This environment with the checkout on the path, so that any folder may be the current one."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**buffered, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def nmt_process(
+    *arguments: str | bytes | Path, given: bytes = b"", folder: Path = ROOT, **more: str
+) -> subprocess.CompletedProcess[bytes]:
+    """`nmt` as a process of its own."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=given,
+        capture_output=True,
+        cwd=folder,
+        env=environment(**more),
+        timeout=120,
+    )
+
+
+Answer = tuple[int, str, str]
+
+
+@pytest.fixture
+def nmt_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """`nmt` inside this process: exit code, standard output, standard error."""
+
+    def run(*arguments: str | Path) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["nmt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        code = leaving.value.code
+        return (code if isinstance(code, int) else 0), *capsys.readouterr()
+
+    return run
+
+
+# --- first contact ----------------------------------------------------------------------------------------
+
+
+def seconds(command: Sequence[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    return time.perf_counter() - start
+
+
+def test_help_answers_at_once() -> None:
+    # 0.4 s on a quiet machine; on a loaded one, what twice typer itself takes to load, and a little
+    measured = statistics.median(seconds([*COMMAND, "--help"]) for _ in range(5))
+    typer_alone = statistics.median(seconds([sys.executable, "-c", "import typer"]) for _ in range(5))
+    assert measured <= max(0.4, 4 * typer_alone)
+
+
+@pytest.mark.parametrize("command", ["", "prepare", "train", "evaluate", "translate"])
+def test_every_help_is_plain_text_on_standard_output(command: str, nmt_here: Callable[..., Answer]) -> None:
+    code, out, err = nmt_here(*([command] if command else []), "--help")
+    assert code == 0
+    assert out.startswith("Usage: nmt")
+    assert "\x1b" not in out
+    assert err == ""
+
+
+def test_version_says_what_a_bug_report_needs(nmt_here: Callable[..., Answer]) -> None:
+    code, out, _ = nmt_here("--version")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "nmt",
+        "Python",
+        "torch",
+        "device",
+        "spaCy",
+        "torchtext",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["trian"],
+        ["train", "--no-such-option"],
+        ["train", "--resume", "--overwrite"],
+        ["translate", "--input", "a.txt", "Ein Hund."],
+        ["translate", "--precision", "int4", "Ein Hund."],
+        ["translate", "-5 Grad"],
+    ],
+)
+def test_wrong_usage_is_exit_2(arguments: list[str], nmt_here: Callable[..., Answer]) -> None:
+    code, out, err = nmt_here(*arguments)
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
+
+
+# --- faults -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("learing_rate: 0.001", "hint: did you mean train.learning_rate?"),
+        ("batch_tokens: -3", "train.batch_tokens: should be greater than or equal to 1, not -3"),
+        ("epochs: yes", 'train.epochs: should be a whole number, not "yes"'),
+    ],
+)
+def test_a_typo_in_a_config_is_two_lines_and_exit_2(
+    key: str, said: str, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    path = tmp_path / "typo.yaml"
+    path.write_text(f"train:\n  {key}\n")
+    code, out, err = nmt_here("train", "--config", path)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {path}, line 2: ")
+    assert said in err
+    assert len(err.splitlines()) == 2
+
+
+def test_a_missing_model_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = nmt_here("translate", "--config", "captions.yaml", "Ein Hund läuft.")
+    assert (code, out) == (2, "")
+    assert "no model: runs/captions holds none" in err
+    assert "hint: train first: nmt train --config captions.yaml" in err
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said"),
+    [
+        (NmtError("it broke", hint="mend it"), 2, "error: it broke\nhint: mend it\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a/b"),
+            2,
+            "error: a/b: No space left on device\nhint: ",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "a/b"),
+            2,
+            "error: a/b: Permission denied\nhint: ",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "a/b"),
+            2,
+            "error: a/b: Read-only file system\nhint: ",
+        ),
+        (MemoryError(), 2, "error: out of memory\nhint: "),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+            2,
+            "error: out of memory\nhint: ",
+        ),
+        (
+            type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"),
+            2,
+            "error: CUDA out of memory\nhint: ",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
+    ],
+)
+def test_what_the_user_can_mend_has_a_message_and_a_code_and_no_traceback(
+    fault: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    nmt_here: Callable[..., Answer],
+) -> None:
+    def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(nmt.cli, "_sentences", fail)
+    got, out, err = nmt_here("translate", "Ein Hund.")
+    assert (got, out) == (code, "")
+    assert err.startswith(said)
+    assert len(err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    "fault", [ValueError("a bug"), RuntimeError("a bug"), OSError("a bug"), KeyError("a bug")]
+)
+def test_a_bug_keeps_its_traceback(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(nmt.cli, "_sentences", fail)
+    monkeypatch.setattr(sys, "argv", ["nmt", "translate", "Ein Hund."])
+    with pytest.raises(type(fault), match="a bug"):
+        main()
+
+
+def test_the_traceback_of_a_bug_is_plain_and_the_exit_code_1() -> None:
+    code = (
+        "import nmt.cli, sys; nmt.cli._sentences = None; sys.argv = ['nmt', 'translate', 'x']; nmt.cli.main()"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
+    assert answer.returncode == 1
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("Traceback (most recent call last):")
+    assert answer.stderr.endswith("TypeError: 'NoneType' object is not callable\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes end otherwise on Windows")
+def test_help_into_a_closed_pipe_is_141_and_silence() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        answer = subprocess.run(
+            [*COMMAND, "--help"], stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, env=environment()
+        )
+    finally:
+        os.close(write_end)
+    assert (answer.returncode, answer.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows closes it otherwise")
+def test_closed_standard_output_and_error_are_no_bug() -> None:
+    def close() -> None:
+        os.close(1)
+        os.close(2)
+
+    assert subprocess.run([*COMMAND, "--help"], cwd=ROOT, preexec_fn=close).returncode == 0
+    assert subprocess.run([*COMMAND, "trian"], cwd=ROOT, preexec_fn=close).returncode == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_standard_output_is_one_message() -> None:
+    with open("/dev/full", "wb") as full:
+        answer = subprocess.run(
+            [*COMMAND, "--version"], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, env=environment()
+        )
+    assert answer.returncode == 2
+    assert answer.stderr.startswith(b"error: No space left on device\nhint: ")
+    assert b"Traceback" not in answer.stderr
+    assert b"Exception ignored" not in answer.stderr
+
+
+# --- translate --------------------------------------------------------------------------------------------
+
+
+def test_nothing_in_is_nothing_out_and_loads_no_model() -> None:
+    answer = nmt_process("translate", PYTHONPROFILEIMPORTTIME="1")
+    assert (answer.returncode, answer.stdout) == (0, b"")
+    assert b"typer" in answer.stderr
+    assert b"torch" not in answer.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows closes it otherwise")
+def test_closed_standard_input_is_nothing_in() -> None:
+    answer = subprocess.run(
+        [*COMMAND, "translate"], cwd=ROOT, capture_output=True, preexec_fn=lambda: os.close(0)
+    )
+    assert (answer.returncode, answer.stdout) == (0, b"")
+    assert b"Traceback" not in answer.stderr
+
+
+@pytest.mark.slow
+def test_lines_in_are_lines_out_whatever_the_locale(tiny_model_path: Path) -> None:
+    text = "".join(f"{line}\n" for line in LINES).encode()
+    answers = [
+        nmt_process("translate", "--model", tiny_model_path, given=text, **locale)
+        for locale in (
+            {"PYTHONUTF8": "1"},
+            {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"},
+        )
+    ]
+    assert [answer.returncode for answer in answers] == [0, 0]
+    assert answers[0].stdout == answers[1].stdout
+    out = answers[0].stdout.decode("utf-8").split("\n")
+    assert out.pop() == ""
+    assert [bool(line) for line in out] == [bool(line.strip()) for line in LINES]
+    assert str(tiny_model_path).encode() in answers[0].stderr, "the model that was used is named"
+    assert b"\r" not in answers[0].stderr
+
+
+@pytest.mark.slow
+def test_arguments_are_utf8_whatever_the_locale_and_may_begin_with_a_dash(
+    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    texts = ["-5 Grad und Schnee.", "Ein Mädchen läuft."]
+    answer = nmt_process(
+        *("translate", "--model", tiny_model_path, "--json", "--quiet", "--"),
+        *(text.encode() for text in texts),
+        **{"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"},
+    )
+    assert answer.returncode == 0
+    assert answer.stderr == b""
+    found = [json.loads(line) for line in answer.stdout.decode("utf-8").splitlines()]
+    assert [sorted(one) for one in found] == [["score", "source", "translation"]] * 2
+    assert [one["source"] for one in found] == texts
+    assert all(one["score"] < 0 for one in found)
+    assert (
+        nmt_here("translate", "--model", tiny_model_path, "--json", "--", *texts)[1].encode() == answer.stdout
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes that can be polled")
+def test_each_line_is_answered_while_the_pipe_stays_open(tiny_model_path: Path) -> None:
+    command = [*COMMAND, "translate", "--model", str(tiny_model_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watchdog = threading.Timer(60, process.kill)  # a missing answer would keep us waiting forever
+        watchdog.start()
+        for line in ("Ein Hund läuft.\n", "\n", "Eine Frau lacht.\n"):
+            process.stdin.write(line.encode())
+            process.stdin.flush()
+            assert process.stdout.readline().endswith(b"\n")
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        watchdog.cancel()
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_reader_that_goes_ends_it_in_silence(tiny_model_path: Path) -> None:
+    script = f"""
+yes 'Ein Hund.' | head -2000 | '{sys.executable}' -m nmt translate -q --model '{tiny_model_path}' | head -1
+echo "${{PIPESTATUS[2]}}" >&2
+"""
+    answer = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, capture_output=True, env=environment(), timeout=120
+    )
+    assert answer.stdout.count(b"\n") == 1
+    assert answer.stderr == b"141\n"
+
+
+def test_words_without_quotes_are_one_sentence_and_it_says_so(
+    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    code, together, err = nmt_here("translate", "--model", tiny_model_path, "Ein", "Hund", "läuft.")
+    assert code == 0
+    assert "taking these 3 words for one sentence" in err
+    code, quoted, err = nmt_here("translate", "--model", tiny_model_path, "Ein Hund läuft.")
+    assert (code, quoted) == (0, together)
+    assert "words for one sentence" not in err
+
+
+def test_a_file_in_and_a_file_out(
+    tiny_model_path: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    source, target = tmp_path / "in.de", tmp_path / "out.en"
+    source.write_bytes("".join(f"{line}\n" for line in LINES).encode())
+    target.write_text("older")
+    code, out, _ = nmt_here("translate", "--model", tiny_model_path, "-i", source, "-o", target)
+    assert (code, out) == (0, "")
+    assert target.read_bytes().count(b"\n") == len(LINES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.de", "out.en"]
+
+
+def test_a_failure_leaves_the_older_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    def one_and_then_none(*_: object) -> Iterator[object]:
+        from nmt.translate import Translation
+
+        yield Translation("a", "b", -1.0, ())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(nmt.cli, "_translated", one_and_then_none)
+    target = tmp_path / "out.en"
+    target.write_text("older")
+    assert nmt_here("translate", "Ein Hund läuft.", "-o", target)[0] == 2
+    assert target.read_text() == "older"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.en"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "does not exist"), (b"gut\nschlecht \xff\n", "line 2"), (b"\x1f\x8b\x08broken", "gzip")],
+)
+def test_an_input_that_cannot_be_read_is_exit_2_before_any_work(
+    content: bytes | None, said: str, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    source = tmp_path / "in.de"
+    if content is not None:
+        source.write_bytes(content)
+    code, out, err = nmt_here(
+        "translate", "--model", tmp_path / "no model", "-i", source, "-o", tmp_path / "out"
+    )
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "no model" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_is_not_there_is_named(tmp_path: Path, nmt_here: Callable[..., Answer]) -> None:
+    code, _, err = nmt_here("translate", "Ein Hund läuft.", "-o", tmp_path / "gone" / "out")
+    assert code == 2
+    assert f"there is no folder {tmp_path / 'gone'}" in err
+
+
+def test_the_environment_names_the_model_and_the_option_goes_before_it(
+    tiny_model_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    monkeypatch.setenv("NMT_MODEL", str(tiny_model_path.parent))
+    code, out, err = nmt_here("translate", "Ein Hund läuft.")
+    assert (code, out.count("\n")) == (0, 1)
+    assert str(tiny_model_path) in err
+    assert nmt_here("translate", "--model", "nowhere", "Ein Hund läuft.")[0] == 2
+
+
+# --- evaluate ---------------------------------------------------------------------------------------------
+
+
+def test_evaluate_prints_score_and_signature_and_keeps_what_it_scored(
+    tiny_model_path: Path, tiny_folder: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    files = ("--input", tiny_folder / "test.de", "--reference", tiny_folder / "test.en")
+    code, out, _ = nmt_here("evaluate", "--model", tiny_model_path, *files, "--out", tmp_path)
+    assert code == 0
+    assert "BLEU = " in out
+    assert "tok:13a" in out
+    assert (tmp_path / "test.ref.en").read_bytes() == (tiny_folder / "test.en").read_bytes()
+    code, out, _ = nmt_here("evaluate", "--model", tiny_model_path, *files, "--out", tmp_path, "--json")
+    assert code == 0
+    assert json.loads(out)["score"]["name"] == "BLEU"
+
+
+def test_a_reference_one_line_short_is_refused_with_both_counts(
+    tiny_model_path: Path, tiny_folder: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    short = tmp_path / "short.en"
+    short.write_bytes(b"".join((tiny_folder / "test.en").read_bytes().splitlines(keepends=True)[:-1]))
+    code, out, err = nmt_here(
+        "evaluate", "--model", tiny_model_path, "--input", tiny_folder / "test.de", "--reference", short
+    )
+    assert (code, out) == (2, "")
+    assert "has 30 lines" in err
+    assert "has 29" in err
+
+
+# --- prepare and train ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_yaml(tiny_config: Config, tmp_path: Path) -> Path:
+    """`tiny_config` as a file, in a folder of its own to work in."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(tiny_config.to_yaml(), "utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_prepare_reads_utf8_whatever_the_locale(tiny_yaml: Path) -> None:
+    locales: dict[str, dict[str, str]] = {
+        "utf8": {"PYTHONUTF8": "1"},
+        "ascii": {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"},
+    }
+    for name, locale in locales.items():
+        answer = nmt_process(
+            "prepare", "--config", tiny_yaml, "--out", name, folder=tiny_yaml.parent, **locale
+        )
+        assert answer.returncode == 0, answer.stderr
+    folders = [tiny_yaml.parent / name for name in locales]
+    files = sorted(path.relative_to(folders[0]) for path in folders[0].rglob("*") if path.is_file())
+    assert files
+    for file in files:
+        assert (folders[0] / file).read_bytes() == (folders[1] / file).read_bytes(), file
+
+
+@pytest.mark.slow
+def test_training_says_how_to_use_the_model_and_only_that_on_standard_output(tiny_yaml: Path) -> None:
+    answer = nmt_process("train", "--config", tiny_yaml, "-s", "train.max_steps=2", folder=tiny_yaml.parent)
+    assert answer.returncode == 0, answer.stderr
+    assert b"\r" not in answer.stderr
+    score, use = answer.stdout.decode("utf-8").splitlines()
+    assert score.startswith("BLEU on val: ")
+    assert use.startswith("to use it: nmt translate --model runs/tiny/best.safetensors ")
+    words = shlex.split(use.removeprefix("to use it: nmt "))
+    assert nmt_process(*words, folder=tiny_yaml.parent).stdout.count(b"\n") == 1
+
+    again = nmt_process("train", "--config", tiny_yaml, folder=tiny_yaml.parent)
+    assert (again.returncode, again.stdout) == (2, b"")
+    assert b"--resume" in again.stderr
+    assert b"--overwrite" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_a_stopped_training_saves_and_says_how_to_go_on(tiny_yaml: Path) -> None:
+    metrics = tiny_yaml.parent / "runs" / "tiny" / "metrics.jsonl"
+    settings = ["-s", "train.epochs=9999", "-s", "train.log_every_steps=1"]
+    with subprocess.Popen(
+        [*COMMAND, "train", "--config", "tiny.yaml", *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tiny_yaml.parent,
+        env=environment(),
+    ) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+        watchdog.cancel()
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in err
+    going_on = err.decode("utf-8").splitlines()[-1].partition("to go on: nmt ")[2]
+    assert going_on.endswith("--resume")
+    answer = nmt_process(*shlex.split(going_on), "-s", "train.max_steps=1", folder=tiny_yaml.parent)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143), (10, 138), (None, 0)])
+def test_the_exit_code_of_a_stopped_training_names_its_signal(
+    number: int | None, code: int, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    import nmt.train
+
+    result = nmt.train.TrainingResult(Path("runs/x"), Path("runs/x/last.safetensors"), None, 7, number)
+    monkeypatch.setattr(nmt.train, "train", lambda *_, **__: result)
+    got, out, err = nmt_here("train", "--overwrite", "--run-dir", "a folder", "-s", "seed=3")
+    assert got == code
+    assert ("to go on: nmt train --run-dir 'a folder' -s seed=3 --resume" in err) == (number is not None)
+    assert ("nmt translate --model" in out) == (number is None)
