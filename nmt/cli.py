@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from nmt.errors import DataError, ModelFileError, NmtError
-from nmt.runtime import share_processors
+from nmt.runtime import spare_the_machine
 
 if TYPE_CHECKING:
     from nmt.data.dataset import PreparedData
@@ -121,7 +121,7 @@ class _Commands(TyperGroup):
 def main() -> None:
     """Run the command line; this is what `nmt` and `python -m nmt` call."""
     _speak_utf8()
-    share_processors()
+    spare_the_machine()
     app(prog_name="nmt")
 
 

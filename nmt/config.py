@@ -100,7 +100,7 @@ class ModelConfig(Section):
     """Attention heads, each d_model / heads wide."""
     feed_forward: Count = 1024
     """Inner width of the feed-forward sublayer."""
-    dropout: Probability = 0.2
+    dropout: Probability = 0.3
     """Dropout on embeddings and on each sublayer's output."""
     attention_dropout: Probability = 0.0
     """Dropout on attention weights."""
@@ -147,7 +147,7 @@ class TrainConfig(Section):
     """Gradients with a larger norm are scaled down to it; null leaves them alone."""
     label_smoothing: Probability = 0.1
     """Probability mass spread evenly over the vocabulary."""
-    ema_decay: Probability | None = None
+    ema_decay: Probability | None = 0.998
     """Validate and keep a moving average of the weights with this decay a step; null keeps the weights."""
     validate_every_epochs: Count = 1
     """Epochs between two validations (loss and greedy BLEU on the validation split)."""

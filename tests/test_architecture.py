@@ -152,7 +152,7 @@ def test_the_folders_know_of_each_other_only_what_the_design_allows() -> None:
     known = {folder: found[folder] & set(FOLDERS) for folder in FOLDERS}
     assert known["model"] == known["data"] == known["scoring"] == set()
     assert known["training"] <= {"model", "data"}
-    assert known["decoding"] <= {"model"}
+    assert known["decoding"] <= {"model", "data"}
     assert found["model"] <= {"config", "errors"}, "the model knows tensors and its settings, and no more"
     assert not {room for room in found if found[room] & set(STAGES)} & set(FOLDERS)
 

@@ -5,14 +5,18 @@ Letters: B sentences, N of them still being decoded, S source length, T longest 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nmt.config import DecodeConfig
-from nmt.decoding.state import BOS, EOS, PAD, DecoderState, Hypothesis
+from nmt.data.batching import cut_batches, pad_source
+from nmt.data.vocabulary import BOS, EOS
+from nmt.decoding.state import DecoderState, Hypothesis
 from nmt.model.transformer import Transformer
 
 MAX_ROWS = 256
@@ -57,7 +61,7 @@ def _collect(tokens: Tensor, log_probs: Tensor, max_lengths: Tensor) -> list[Hyp
     for ids, gains, limit in zip(tokens.tolist(), log_probs.tolist(), max_lengths.tolist(), strict=True):
         length = ids.index(EOS) if EOS in ids[: limit + 1] else limit
         finished = ids[length] == EOS
-        log_prob = sum(gains[: length + finished])
+        log_prob = math.fsum(gains[: length + finished])
         hypotheses.append(Hypothesis(tuple(ids[:length]), log_prob, log_prob, finished))
     return hypotheses
 
@@ -77,43 +81,21 @@ def translate_ids(
     is told how many sentences it held. The network decodes in eval mode and gets its former mode back.
     """
     results = [Hypothesis((), 0.0, 0.0, True)] * len(sentences)
-    lengths = [min(len(sentence), decode.max_source_tokens) for sentence in sentences]
+    lengths = np.array([min(len(ids), decode.max_source_tokens) for ids in sentences], dtype=np.int64)
+    longest_first = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]  # without the empty ones
     with _evaluating(network):
-        for rows in _batches(lengths, decode.batch_tokens):
-            batch = [list(sentences[row][: lengths[row]]) for row in rows]
+        for rows in cut_batches(longest_first, lengths + 1, decode.batch_tokens, MAX_ROWS):
+            batch = [sentences[row][: lengths[row]] for row in rows]
             limits = [int(decode.max_length_ratio * len(ids)) + decode.max_length_extra for ids in batch]
-            src, src_keep = _pad(batch)
+            src, src_keep = pad_source(batch)
             found = greedy(network, src.to(device), src_keep.to(device), torch.tensor(limits, device=device))
             for row, hypothesis in zip(rows, found, strict=True):
                 results[row] = hypothesis
             if progress is not None:
                 progress(len(rows))
-    if progress is not None and (empty := lengths.count(0)):
+    if progress is not None and (empty := len(lengths) - len(longest_first)):
         progress(empty)
     return results
-
-
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Rows of like length, longest first, each batch within `batch_tokens` positions; empty rows left out."""
-    batch: list[int] = []
-    width = 0
-    for row in sorted((row for row, length in enumerate(lengths) if length), key=lambda row: -lengths[row]):
-        if batch and (len(batch) == MAX_ROWS or (len(batch) + 1) * width > batch_tokens):
-            yield batch
-            batch = []
-        if not batch:
-            width = lengths[row] + 1  # the longest sentence of the batch, and <eos>
-        batch.append(row)
-    if batch:
-        yield batch
-
-
-def _pad(sentences: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-    """Ids (B,S) with `<eos>` behind each sentence, and where they are no padding, (B,S) bool."""
-    width = max(map(len, sentences)) + 1
-    src = torch.tensor([[*ids, EOS] + [PAD] * (width - 1 - len(ids)) for ids in sentences])
-    lengths = torch.tensor([len(ids) + 1 for ids in sentences])
-    return src, torch.arange(width) < lengths[:, None]
 
 
 @contextmanager

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nmt.data.vocabulary import EOS
 from nmt.model.attention import KeysValues
 from nmt.model.transformer import Transformer
-
-UNK, PAD, BOS, EOS = range(4)
-"""The ids of the special tokens, the same as in every vocabulary (`nmt.data.vocabulary`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,13 +55,13 @@ class ProgressBar:
 
     LINE_EVERY_S = 10.0
 
-    def __init__(self, total: int, done: int, *, quiet: bool = False) -> None:
+    def __init__(self, total: int, done: int) -> None:
         from tqdm import tqdm
 
         self._total, self._start, self._begun = total, done, time.monotonic()
         self._last_line = self._begun
-        terminal = sys.stderr.isatty()
-        self._quiet = quiet
+        self._text = ""
+        terminal, quiet = sys.stderr.isatty(), not log.isEnabledFor(logging.INFO)
         self._lines = not terminal and not quiet
         self._bar = tqdm(
             total=total,
@@ -80,22 +80,20 @@ class ProgressBar:
     ) -> None:
         self._bar.close()
 
-    def advance(self, step: int, text: str) -> None:
-        """One more step is done; `text` says how it stands."""
+    def tell(self, text: str) -> None:
+        """From now on say this beside the steps: loss, learning rate, speed."""
+        self._text = text
         self._bar.set_postfix_str(text, refresh=False)
+
+    def advance(self, step: int) -> None:
+        """One more step is done."""
         self._bar.update()
         now = time.monotonic()
         if self._lines and (now - self._last_line >= self.LINE_EVERY_S or step == self._total):
             self._last_line = now
             left = (now - self._begun) / max(step - self._start, 1) * (self._total - step)
-            log.info("step %d of %d, %s, %s left", step, self._total, text, format_duration(left))
-
-    def say(self, text: str) -> None:
-        """A line above the bar."""
-        if not self._quiet:
-            self._bar.clear()
-            log.info("%s", text)
-            self._bar.refresh()
+            standing = f", {self._text}" if self._text else ""
+            log.info("step %d of %d%s, %s left", step, self._total, standing, format_duration(left))
 
 
 def format_duration(seconds: float) -> str:

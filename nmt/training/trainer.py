@@ -110,10 +110,9 @@ class Trainer:
         precision: torch.dtype,
         run: RunFolder,
         hooks: Hooks,
-        quiet: bool = False,
     ) -> None:
         self.network, self.train, self.val, self.settings = network, train, val, settings
-        self.seed, self.precision, self.run, self.hooks, self.quiet = seed, precision, run, hooks, quiet
+        self.seed, self.precision, self.run, self.hooks = seed, precision, run, hooks
         self.device = next(network.parameters()).device
         self.optimizer = make_optimizer(network, settings)
         self.average = None if settings.ema_decay is None else WeightAverage(network, settings.ema_decay)
@@ -138,14 +137,14 @@ class Trainer:
         """
         metrics = Metrics(self.run.metrics, last_step=self.state.step)
         begun = time.monotonic() - self.state.elapsed_s
-        with StopSignals() as stop, ProgressBar(self.total_steps, self.state.step, quiet=self.quiet) as bar:
+        with StopSignals() as stop, ProgressBar(self.total_steps, self.state.step) as bar:
             while not self.state.finished:
                 if not self._is_done():  # a run stopped just before its last validation has only that to do
                     self._train_epoch(metrics, bar, stop, begun)
                 self.state.elapsed_s = time.monotonic() - begun
                 if stop.requested is None:
                     if self._validation_is_due():
-                        self._validate(metrics, bar, begun)
+                        self._validate(metrics, begun)
                     self.state.finished = self.state.finished or self._is_done()
                 self._save()
                 if stop.requested is not None:
@@ -154,7 +153,7 @@ class Trainer:
 
     def _train_epoch(self, metrics: Metrics, bar: ProgressBar, stop: StopSignals, begun: float) -> None:
         """Take the steps left of the running epoch, or fewer when a limit or a signal comes."""
-        state, tally, text = self.state, _Tally(started=time.monotonic()), ""
+        state, tally = self.state, _Tally(started=time.monotonic())
         plan = self._plan(state.epoch)
         self.network.train()
         for position in range(state.position, len(plan)):
@@ -168,10 +167,10 @@ class Trainer:
                 speed = self._log_step(
                     metrics, tally, rate, norm, state.epoch + state.position / len(plan), begun
                 )
-                text = f"epoch {state.epoch + 1}, loss {tally.loss():.3f}, rate {rate:.1e}"
-                text += f", {speed:,.0f} tokens/s"
+                loss_text, rate_text = f"loss {tally.loss():.3f}", f"learning rate {rate:.1e}"
+                bar.tell(f"epoch {state.epoch + 1}, {loss_text}, {rate_text}, {speed:,.0f} tokens/s")
                 tally = _Tally(started=time.monotonic())
-            bar.advance(state.step, text)
+            bar.advance(state.step)
             if last and state.position < len(plan):
                 return
         state.epoch, state.position = state.epoch + 1, 0
@@ -231,7 +230,7 @@ class Trainer:
     def _is_done(self) -> bool:
         return self.state.step >= self.total_steps or self.state.epoch >= self.settings.epochs
 
-    def _validate(self, metrics: Metrics, bar: ProgressBar, begun: float) -> None:
+    def _validate(self, metrics: Metrics, begun: float) -> None:
         """Loss and BLEU on the validation split; keeps the best model; counts patience."""
         state = self.state
         with self._averaged():
@@ -257,13 +256,17 @@ class Trainer:
             best=better,
             elapsed_s=round(state.elapsed_s, 3),
         )
-        bar.say(
-            f"epoch {state.epoch}: validation loss {loss:.3f}, BLEU {quality.bleu:.2f}"
-            f"{' (best)' if better else ''}, after {format_duration(state.elapsed_s)}"
+        log.info(
+            "epoch %d: validation loss %.3f, BLEU %.2f%s, after %s",
+            state.epoch,
+            loss,
+            quality.bleu,
+            " (best)" if better else "",
+            format_duration(state.elapsed_s),
         )
         self.hooks.draw(metrics.events)
         if self.settings.patience is not None and state.stale >= self.settings.patience:
-            bar.say(f"no better BLEU in {state.stale} validations: stopping early")
+            log.info("no better BLEU in %d validations: stopping early", state.stale)
             state.finished = True
 
     @torch.no_grad()

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from nmt.config import DecodeConfig, ModelConfig
-from nmt.data import vocabulary
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.decoding import greedy as module
 from nmt.decoding.greedy import greedy, translate_ids
-from nmt.decoding.state import BOS, EOS, PAD, UNK, DecoderState, Hypothesis
+from nmt.decoding.state import DecoderState, Hypothesis
 from nmt.model.transformer import Transformer
 
 SRC_WORDS, TGT_WORDS = 31, 13
@@ -262,10 +262,6 @@ def test_a_step_gives_probabilities_that_only_lack_the_forbidden_ones() -> None:
     log_probs, _ = step_once(network, sentences(5))
     assert (log_probs[:, :EOS] == -torch.inf).all()
     assert (log_probs[:, EOS:].exp().sum(-1) < 0.1).all()  # most of it went to <unk>, <pad> and <bos>
-
-
-def test_the_specials_are_those_of_the_vocabulary() -> None:
-    assert (UNK, PAD, BOS, EOS) == (vocabulary.UNK, vocabulary.PAD, vocabulary.BOS, vocabulary.EOS)
 
 
 # --- any number of sentences ------------------------------------------------------------------------------
