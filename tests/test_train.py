@@ -1,0 +1,211 @@
+"""`train` from text to a model file: small data, the run folder, going on, no spaCy where none is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.config import Config, DataConfig, ModelConfig, TrainConfig, VocabularyConfig, load_config
+from nmt.errors import ConfigError, DataError, RunError
+from nmt.modelfile import load_model
+from nmt.train import train
+from nmt.training.tracking import read_events
+from nmt.translate import Translator
+
+if TYPE_CHECKING:
+    from nmt.data.corpus import Pair
+    from nmt.data.dataset import PreparedData
+
+SMALL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=32, heads=4, feed_forward=64, dropout=0.0)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(folder: Path, pairs: list[Pair], val: list[Pair] | None = None) -> Path:
+    folder.mkdir()
+    for split, chosen in (("train", pairs), ("val", val or pairs[:3]), ("test", val or pairs[:3])):
+        (folder / f"{split}.de").write_text("".join(f"{pair.source}\n" for pair in chosen), "utf-8")
+        (folder / f"{split}.en").write_text("".join(f"{pair.target}\n" for pair in chosen), "utf-8")
+    return folder
+
+
+def small_config(source: Path | str, model: ModelConfig = SMALL, **settings: object) -> Config:
+    return Config(
+        name="small",
+        device="cpu",
+        precision="float32",
+        data=DataConfig(source=str(source)),
+        vocabulary=VocabularyConfig(size=200),
+        model=model,
+        train=TrainConfig.model_validate({"epochs": 2, "warmup_steps": 5, "ema_decay": None, **settings}),
+    )
+
+
+@pytest.mark.slow
+def test_twenty_pairs_are_learnt_by_heart_each_with_its_own_answer(
+    caption_pairs: dict[str, list[Pair]],
+) -> None:
+    pairs = caption_pairs["train"][:400:20]
+    model = ModelConfig(
+        encoder_layers=2, decoder_layers=2, d_model=64, heads=4, feed_forward=128, dropout=0.0
+    )
+    config = small_config(
+        write(Path("corpus"), pairs),
+        model,
+        epochs=120,
+        learning_rate=3e-3,
+        label_smoothing=0.0,
+        batch_tokens=300,
+        validate_every_epochs=60,
+    )
+    result = train(config)
+    answers = [
+        t.text for t in Translator.load(result.model, device="cpu").translate([p.source for p in pairs])
+    ]
+    assert sum(answer == pair.target for answer, pair in zip(answers, pairs, strict=True)) >= 18
+    assert len(set(answers)) >= 18
+
+
+def test_three_pairs_in_a_batch_for_thousands_train_with_a_finite_loss(
+    caption_pairs: dict[str, list[Pair]],
+) -> None:
+    result = train(small_config(write(Path("corpus"), caption_pairs["train"][:3])))
+    losses = [event["loss"] for event in read_events(result.run_dir / "metrics.jsonl")]
+    assert result.steps == 2
+    assert all(0 < loss < 100 for loss in losses)
+
+
+def test_a_blank_source_line_in_training_leaves_the_loss_finite(caption_pairs: dict[str, list[Pair]]) -> None:
+    folder = write(Path("corpus"), caption_pairs["train"][:5])
+    for lang, line in (("de", " \u00a0\n"), ("en", "Nothing.\n")):
+        with (folder / f"train.{lang}").open("a", encoding="utf-8") as file:
+            file.write(line)
+    result = train(small_config(folder))
+    assert all(event["loss"] > 0 for event in read_events(result.run_dir / "metrics.jsonl"))
+
+
+def test_a_run_folder_holds_what_it_should(tiny_prepared: PreparedData) -> None:
+    result = train(small_config(tiny_prepared.folder))
+    names = {path.name for path in result.run_dir.iterdir()}
+    assert names == {
+        "config.yaml",
+        "metrics.jsonl",
+        "curves.png",
+        "checkpoints",
+        "best.safetensors",
+        "last.safetensors",
+    }
+    assert load_config(result.run_dir / "config.yaml").train.epochs == 2
+    assert result.model == result.run_dir / "best.safetensors"
+    assert (result.run_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert not [path for path in result.run_dir.rglob("*") if path.suffix in (".pt", ".pth", ".pkl")]
+
+
+def test_a_folder_that_holds_a_run_is_refused_naming_both_ways_on(tiny_prepared: PreparedData) -> None:
+    config = small_config(tiny_prepared.folder)
+    first = train(config)
+    before = {path: path.read_bytes() for path in first.run_dir.rglob("*") if path.is_file()}
+    with pytest.raises(RunError) as raised:
+        train(config)
+    assert "--resume" in str(raised.value.hint)
+    assert "--overwrite" in str(raised.value.hint)
+    assert {path: path.read_bytes() for path in first.run_dir.rglob("*") if path.is_file()} == before
+
+
+def test_overwriting_starts_anew_and_leaves_what_is_not_its_own(tiny_prepared: PreparedData) -> None:
+    config = small_config(tiny_prepared.folder)
+    first = train(config)
+    (first.run_dir / "notes.txt").write_text("mine")
+    again = train(config, overwrite=True)
+    steps = [event["step"] for event in read_events(again.run_dir / "metrics.jsonl")]
+    assert steps == sorted(steps)
+    assert again.steps == first.steps
+    assert (first.run_dir / "notes.txt").read_text() == "mine"
+
+
+def test_a_fault_before_training_leaves_an_overwritten_run_whole(tiny_prepared: PreparedData) -> None:
+    config = small_config(tiny_prepared.folder)
+    first = train(config)
+    with pytest.raises(DataError):
+        train(config.replace(data=config.data.model_copy(update={"source": "nowhere"})), overwrite=True)
+    assert first.model.exists()
+
+
+def test_more_epochs_go_on_and_another_model_is_refused_naming_the_key(tiny_prepared: PreparedData) -> None:
+    config = small_config(tiny_prepared.folder)
+    first = train(config)
+    more = train(small_config(tiny_prepared.folder, epochs=3), resume=True)
+    assert more.steps == first.steps // 2 * 3
+    with pytest.raises(ConfigError, match=r"model\.d_model"):
+        train(config.replace(model=SMALL.model_copy(update={"d_model": 64})), resume=True)
+
+
+def test_resuming_a_finished_run_says_so_and_resuming_none_begins(
+    tiny_prepared: PreparedData, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "nmt")
+    config = small_config(tiny_prepared.folder)
+    first = train(config, resume=True)
+    assert "starting from the beginning" in caplog.text
+    again = train(config, resume=True)
+    assert "is finished" in caplog.text
+    assert again.steps == first.steps
+
+
+def test_training_twice_with_one_seed_gives_the_same_model(tiny_prepared: PreparedData) -> None:
+    def weights(name: str) -> dict[str, Tensor]:
+        config = small_config(tiny_prepared.folder, SMALL.model_copy(update={"dropout": 0.2}), max_steps=3)
+        return dict(load_model(train(config, run_dir=Path(name)).model).network.named_parameters())
+
+    torch.testing.assert_close(weights("one"), weights("two"), rtol=0, atol=0)
+
+
+def test_both_kinds_of_norm_and_every_kind_of_sharing_train(tiny_prepared: PreparedData) -> None:
+    for norm, sharing in (("pre", "none"), ("post", "target"), ("post", "all")):
+        model = SMALL.model_copy(update={"norm": norm, "share_embeddings": sharing})
+        result = train(
+            small_config(tiny_prepared.folder, model, max_steps=1), run_dir=Path(f"{norm}-{sharing}")
+        )
+        assert Translator.load(result.model, device="cpu").translate(["Ein Hund."])
+
+
+def test_word_vocabularies_of_two_sizes_train_and_translate(caption_pairs: dict[str, list[Pair]]) -> None:
+    config = small_config(
+        write(Path("corpus"), caption_pairs["train"][:50]),
+        SMALL.model_copy(update={"share_embeddings": "none"}),
+    ).replace(vocabulary=VocabularyConfig(kind="word", joint=False, min_freq=2))
+    result = train(config)
+    translator = Translator.load(result.model, device="cpu")
+    assert len(translator.model.src_vocabulary) != len(translator.model.tgt_vocabulary)
+    assert len(translator.translate(["Ein Hund läuft.", "Donaudampfschiff!"])) == 2
+
+
+@pytest.mark.slow
+def test_two_steps_warn_of_nothing_and_need_neither_spacy_nor_torchtext(tiny_prepared: PreparedData) -> None:
+    config = small_config(tiny_prepared.folder, SMALL.model_copy(update={"dropout": 0.1}), max_steps=2)
+    Path("config.yaml").write_text(config.to_yaml(), "utf-8")
+    code = (
+        "import sys; sys.modules['spacy'] = sys.modules['torchtext'] = None;"
+        "from nmt.cli import main; sys.argv = ['nmt', 'train', '--config', 'config.yaml']; main()"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONWARNINGS": "error::UserWarning,error::RuntimeWarning,error::FutureWarning",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\r" not in done.stderr
+    assert "best.safetensors" in done.stdout
+    assert read_events(Path("runs/small/metrics.jsonl"))[-1]["step"] == 2
