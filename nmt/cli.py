@@ -9,11 +9,12 @@ import errno
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -49,10 +50,12 @@ MACHINE_FAULTS = {
     errno.EMFILE: "close some files, or raise the limit: ulimit -n",
     errno.ENOMEM: "close other programs",
     errno.EIO: "check the disk",
+    errno.EEXIST: "name another file or folder",
+    errno.ENOENT: "see whether somebody has removed it meanwhile",
 }
 """Errors of the system that are the machine's and not ours, each with the way out."""
 
-SMALLER_BATCHES = "smaller batches need less: train.batch_tokens and decode.batch_tokens in the config"
+SMALLER_BATCHES = "train with a lower train.batch_tokens, or translate fewer or shorter lines at once"
 
 
 # --- how the command ends ---------------------------------------------------------------------------------
@@ -78,10 +81,11 @@ def _exits() -> Iterator[None]:
 
 def _leave(code: int, message: str | None = None, hint: str | None = None) -> None:
     _drop_broken_output()
-    if message is not None:
-        print(f"error: {message}" if code == MENDABLE else message, file=sys.stderr)
-    if hint is not None:
-        print(f"hint: {hint}", file=sys.stderr)
+    with suppress(OSError):  # nobody may be reading standard error; the exit code still tells
+        if message is not None:
+            print(f"error: {message}" if code == MENDABLE else message, file=sys.stderr)
+        if hint is not None:
+            print(f"hint: {hint}", file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -101,7 +105,9 @@ def _machine_fault(error: BaseException) -> tuple[str, str] | None:
         return (f"{where}{error.strerror}", reason) if reason else None
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return str(error).partition("\n")[0] or "out of memory", SMALLER_BATCHES
-    if "not enough memory" in str(error) or "can't allocate memory" in str(error):  # torch's words on a CPU
+    if re.search(
+        "out of memory|not enough memory|can't allocate memory|ALLOC_FAILED", str(error)
+    ):  # torch's words
         return "out of memory", SMALLER_BATCHES
     return None
 
@@ -326,8 +332,8 @@ def train(
         log.info("stopped and saved after step %d; to go on: %s", result.steps, _resume_command())
         raise typer.Exit(exit_code(result.stopped_by))
     if result.best_bleu is not None:
-        _print(f"BLEU on {loaded.data.val}: {result.best_bleu:.2f}")
-    example = f' "{EXAMPLE}"' if loaded.data.src_lang == "de" else ""
+        _print(f"BLEU on {result.config.data.val}: {result.best_bleu:.2f}")
+    example = f' "{EXAMPLE}"' if result.config.data.src_lang == "de" else ""
     _print(f"to use it: nmt translate --model {_quoted(result.model)}{example}")
 
 

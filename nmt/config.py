@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,11 @@ class DataConfig(Section):
     """Lower-case the target; scores are then taken on lower-cased references, and say so."""
     max_tokens: Annotated[int, Field(ge=1, le=10_000)] = 128
     """A training pair with more vocabulary tokens than this on a side is dropped and counted."""
+
+    @field_validator("source")
+    @classmethod
+    def _one_spelling_for_one_folder(cls, value: str) -> str:
+        return os.path.normpath(os.path.expanduser(value))
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -177,7 +183,7 @@ class Config(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "base"
     """The run's name: its folder is runs/NAME."""
-    seed: NotNegative = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Fixes initial weights, dropout and the order of the batches."""
     device: str = "auto"
     """`auto` takes a usable GPU, else the CPU; or `cpu`, `cuda`, `cuda:1`, `mps`."""
@@ -207,7 +213,8 @@ class Config(Section):
 
     def to_yaml(self) -> str:
         """The whole config as YAML that `load_config` reads back to an equal value."""
-        return str(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+        values = self.model_dump(mode="json")
+        return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
     def data_settings(self) -> dict[str, Any]:
         """The settings that decide what a prepared folder holds (where files come from does not)."""
@@ -246,8 +253,15 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
-_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
-"""What PyYAML raises: the last two for a number of 5,000 digits and for 1,000 brackets."""
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
+    """Quotes what `_Loader` would take for something else than a string."""
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError, KeyError, AttributeError)
+"""What PyYAML raises, for 5,000 digits, 1,000 brackets, an anchor inside itself, a wrong tag."""
 
 Place = tuple[str, int | None]
 """A file (or `--set`) and a line in it."""
@@ -301,8 +315,10 @@ def find_config(name: str) -> Path:
     Raises ConfigError when there is neither, naming the shipped ones.
     """
     path = Path(name)
-    if path.is_file():
-        return path
+    return path if path.is_file() else _shipped_config(name)
+
+
+def _shipped_config(name: str) -> Path:
     folder = shipped_configs()
     for candidate in (folder / name, folder / f"{name}.yaml"):
         if candidate.is_file() and folder in candidate.resolve().parents:
@@ -370,7 +386,8 @@ def _read_file(path: Path, settings: _Settings, chain: tuple[Path, ...]) -> None
         if not isinstance(parent, str):
             raise ConfigError(f"{path}: extends: must be the name of one config file")
         beside = path.parent / parent
-        _read_file(beside if beside.is_file() else find_config(parent), settings, (*chain, resolved))
+        is_another = beside.is_file() and beside.resolve() != resolved
+        _read_file(beside if is_another else _shipped_config(parent), settings, (*chain, resolved))
         settings.merge({"name": values.get("name", _default_name(path))}, {})
     settings.merge(values, places)
 
@@ -390,6 +407,7 @@ def _parse(text: str, name: str) -> tuple[dict[str, Any], Places]:
     try:
         node = yaml.compose(text, Loader=_Loader)
         values = yaml.load(text, Loader=_Loader)  # a SafeLoader
+        places = dict(_places(node, name, ())) if isinstance(node, yaml.MappingNode) else {}
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line}: not valid YAML: {error.problem or error.context}") from error
@@ -397,9 +415,9 @@ def _parse(text: str, name: str) -> tuple[dict[str, Any], Places]:
         raise ConfigError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from error
     if values is None:
         return {}, {}
-    if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
+    if not isinstance(values, dict):
         raise ConfigError(f"{name}: must hold `key: value` lines", hint="see configs/base.yaml")
-    return values, dict(_places(node, name, ()))
+    return values, places
 
 
 def _places(

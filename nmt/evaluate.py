@@ -21,8 +21,9 @@ from nmt.data.text import detokenize
 from nmt.data.vocabulary import Vocabulary
 from nmt.decoding.greedy import translate_ids
 from nmt.errors import DataError
+from nmt.files import write_whole
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model, load_model, resolve_model, write_whole
+from nmt.modelfile import Model, load_model, resolve_model
 from nmt.runtime import Precision, device_line, select_device, select_precision
 from nmt.scoring.metrics import Score, bleu
 from nmt.translate import Translator, computing_in, warn_if_cut
@@ -120,11 +121,15 @@ def evaluate(
     return _evaluate(task, loaded, file, where, dtype, out or file.parent / "evaluation")
 
 
-def score_split(network: Transformer, prepared: PreparedData, split: str, config: Config) -> Score:
-    """BLEU of a network's translations of a prepared split, for the validations of a training run."""
+def score_ids(
+    network: Transformer, sources: Ragged, references: Sequence[str], vocabulary: Vocabulary, config: Config
+) -> Score:
+    """BLEU of a network's translations of `sources`, for the validations of a training run.
+
+    vocabulary: the target's.
+    """
     device = next(network.parameters()).device
-    sources, references = prepared.split(split).src, prepared.references(split)
-    hypotheses = translate_split(network, sources, prepared.tgt_vocabulary, config.decode, device=device)
+    hypotheses = translate_split(network, sources, vocabulary, config.decode, device=device)
     return bleu(hypotheses, references, lowercase=config.data.tgt_lowercase)
 
 

@@ -11,11 +11,8 @@ torch is imported inside the functions, so that finding a model or reading a hea
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from nmt import __version__
 from nmt.config import Config, ModelConfig, config_from_mapping
 from nmt.data.vocabulary import Vocabulary, VocabularyState
-from nmt.errors import ConfigError, DataError, MachineError, ModelFileError
+from nmt.errors import ConfigError, DataError, ModelFileError
+from nmt.files import write_whole
 
 if TYPE_CHECKING:
     import torch
@@ -121,45 +119,6 @@ def resolve_model(path: Path) -> Path:
         if os.path.isfile(path / name):
             return path / name
     raise ModelFileError(f"{path} holds no model: neither {BEST} nor {LAST}", hint=_TRAIN_FIRST)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name, flush it to the disk and rename it; the folder is made if need be.
-
-    Raises MachineError where that fails; what stood there before is then untouched and nothing is left over.
-    """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError as error:
-        raise MachineError(
-            f"{path} could not be written: {error.strerror or error}",
-            hint=_way_out(error, path, len(content)),
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-    with contextlib.suppress(OSError):  # not every system can flush a folder, and the file itself is whole
-        _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _way_out(error: OSError, path: Path, size: int) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"free {size / 1e6:,.1f} MB under {path.parent}, or choose a folder on another disk"
-    return "choose a folder that can be written to"
 
 
 def _read(path: Path, *, weights: bool) -> tuple[dict[str, str], dict[str, Tensor]]:

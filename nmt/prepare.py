@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import importlib.metadata
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nmt import __version__
 from nmt.config import Config, VocabularyConfig, config_from_mapping
@@ -30,7 +29,8 @@ from nmt.data.dataset import (
 )
 from nmt.data.text import Tokenizer, normalise
 from nmt.data.vocabulary import Vocabulary, build_subword_vocabulary, build_word_vocabulary
-from nmt.errors import ConfigError, DataError, MachineError
+from nmt.errors import ConfigError, DataError
+from nmt.files import only_one, sha256
 from nmt.runtime import cache_folder, offline
 
 log = logging.getLogger("nmt")
@@ -83,13 +83,8 @@ def prepare(config: Config, *, out: Path | None = None) -> PreparedSummary:
     Raises DataError for text that cannot be used, DownloadError for files that cannot be had.
     """
     folder = out or prepared_folder(config)
-    with _locked(folder):
-        fresh = False
-        if not _is_current(folder, config):
-            _refuse_foreign_folder(folder, config)
-            _build(folder, config)
-            fresh = True
-        return PreparedSummary(open_prepared(folder), fresh, config.train.batch_tokens, config.seed)
+    fresh = not _is_current(folder, config) and _prepare_alone(folder, config)
+    return PreparedSummary(open_prepared(folder), fresh, config.train.batch_tokens, config.seed)
 
 
 def open_or_prepare(config: Config) -> tuple[Config, PreparedData]:
@@ -113,6 +108,17 @@ def adopt_settings(config: Config, manifest: Manifest) -> Config:
     """`config` with the data settings that a prepared folder was made with."""
     values = {**config.model_dump(mode="json"), **manifest.settings}
     return config_from_mapping(values, MANIFEST)
+
+
+def _prepare_alone(folder: Path, config: Config) -> bool:
+    """Make the folder, unless another process has just done so; whether it was made here."""
+    lock = folder.with_name(f".{folder.name}.lock")
+    with only_one(lock, doing=f"preparing {folder}", timeout_s=LOCK_TIMEOUT_S):
+        if _is_current(folder, config):
+            return False
+        _refuse_foreign_folder(folder, config)
+        _build(folder, config)
+        return True
 
 
 def _is_current(folder: Path, config: Config) -> bool:
@@ -142,8 +148,11 @@ def _known_inputs(config: Config) -> Mapping[str, str] | None:
 
 def _refuse_foreign_folder(folder: Path, config: Config) -> None:
     """Never replace a folder that `prepare` did not make, or made with other settings."""
+    found = None
     if (folder / MANIFEST).is_file():
-        if read_manifest(folder).settings != config.data_settings():
+        with contextlib.suppress(DataError):  # a damaged one is ours, and made anew
+            found = read_manifest(folder).settings
+        if found is not None and found != config.data_settings():
             raise DataError(
                 f"{folder} was prepared with other settings; it is left as it is",
                 hint="name another folder with --out, or delete this one",
@@ -155,24 +164,6 @@ def _refuse_foreign_folder(folder: Path, config: Config) -> None:
         )
 
 
-def _locked(folder: Path) -> Any:
-    """A lock beside `folder`, so that of two prepares at once the second waits and finds the work done."""
-    import portalocker
-
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        path = folder.parent / f".{folder.name}.lock"
-        with portalocker.Lock(path, timeout=0, fail_when_locked=True):
-            pass
-    except portalocker.exceptions.LockException:
-        log.info("another nmt is preparing %s, waiting for it", folder)
-    except OSError as error:
-        raise MachineError(
-            f"cannot write to {folder.parent}: {error.strerror}", hint="choose another with --out"
-        ) from error
-    return portalocker.Lock(path, timeout=LOCK_TIMEOUT_S, check_interval=0.2)
-
-
 def _build(folder: Path, config: Config) -> None:
     settings = config.data
     src_tokenizer = Tokenizer(settings.src_lang, settings.src_pipeline)
@@ -182,15 +173,16 @@ def _build(folder: Path, config: Config) -> None:
     for name, pairs in raw.items():
         if not pairs:
             raise DataError(f"split {name} of {settings.source} is empty")
-    tokens = {
-        name: (
+    tokens = {}
+    for name, pairs in raw.items():
+        log.info("tokenising %s: %s pairs", name, f"{len(pairs):,}")
+        tokens[name] = (
             _tokenize(src_tokenizer, (pair.source for pair in pairs), settings.src_lowercase),
             _tokenize(tgt_tokenizer, (pair.target for pair in pairs), settings.tgt_lowercase),
         )
-        for name, pairs in raw.items()
-    }
     train, dropped_empty = _drop_empty(*tokens[settings.train])
     tokens[settings.train] = train
+    log.info("building the vocabulary")
     vocabularies = _build_vocabularies(config.vocabulary, *train)
     splits = {}
     for name, sides in tokens.items():
@@ -198,7 +190,7 @@ def _build(folder: Path, config: Config) -> None:
         if name != settings.train:
             splits[name] = split, SplitCounts.of(split, pairs_read=len(raw[name]))
             continue
-        short, dropped_long = _drop_long(split, settings.max_tokens, vocabularies)
+        short, dropped_long = _drop_long(split, settings.max_tokens)
         counts = SplitCounts.of(
             short, pairs_read=len(raw[name]), dropped_empty=dropped_empty, dropped_long=dropped_long
         )
@@ -263,6 +255,8 @@ def _captions_source(config: Config) -> _Source:
 def _folder_source(config: Config) -> _Source:
     data = config.data
     folder = Path(data.source)
+    if (folder / MANIFEST).is_file():
+        raise DataError(f"{folder} is a prepared folder already", hint="name it with --data when you train")
     if not folder.is_dir():
         raise DataError(
             f"{data.source} is neither multi30k nor captions nor a folder",
@@ -281,12 +275,7 @@ def _folder_source(config: Config) -> _Source:
 
 
 def _hash_files(files: Mapping[str, SplitFiles]) -> dict[str, str]:
-    paths = [path for split in files.values() for path in (split.source, split.target)]
-    hashes = {}
-    for path in paths:
-        with path.open("rb") as file:
-            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashes
+    return {path.name: sha256(path) for split in files.values() for path in (split.source, split.target)}
 
 
 def _tokenize(tokenizer: Tokenizer, lines: Iterable[str], lowercase: bool) -> Tokens:
@@ -324,21 +313,13 @@ def _encode(name: str, sides: tuple[Tokens, Tokens], vocabularies: tuple[Vocabul
     return Split(name, src, tgt)
 
 
-def _drop_long(
-    split: Split, max_tokens: int, vocabularies: tuple[Vocabulary, Vocabulary]
-) -> tuple[Split, int]:
+def _drop_long(split: Split, max_tokens: int) -> tuple[Split, int]:
     keep = ((split.src.lengths <= max_tokens) & (split.tgt.lengths <= max_tokens)).nonzero()[0]
-    if len(keep) == len(split):
-        return split, 0
     if not len(keep):
         raise DataError(
             f"every training pair has more than {max_tokens} tokens on a side", hint="raise data.max_tokens"
         )
-    src, tgt = (
-        Ragged.of([ragged[row].tolist() for row in keep.tolist()], len(vocabulary))
-        for ragged, vocabulary in zip((split.src, split.tgt), vocabularies, strict=True)
-    )
-    return Split(split.name, src, tgt), len(split) - len(keep)
+    return split.select(keep), len(split) - len(keep)
 
 
 def _versions() -> dict[str, str]:

@@ -6,12 +6,13 @@ import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nmt.config import Config, load_config
-from nmt.data.dataset import PreparedData
+from nmt.data.dataset import PreparedData, Split
 from nmt.errors import ConfigError, RunError
-from nmt.evaluate import score_split
+from nmt.evaluate import score_ids
+from nmt.files import only_one, write_whole
 from nmt.model.transformer import Transformer
 from nmt.modelfile import Model, save_model
 from nmt.prepare import open_or_prepare
@@ -19,6 +20,9 @@ from nmt.runtime import device_line, environment, seed_everything, select_device
 from nmt.scoring.plots import draw_curves
 from nmt.training.checkpoint import RunState
 from nmt.training.trainer import Hooks, Quality, RunFolder, Trainer
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger("nmt")
 
@@ -30,6 +34,8 @@ class TrainingResult:
     run_dir: Path
     model: Path
     """The best model, or the last where none was validated yet."""
+    config: Config
+    """The config with the settings of the prepared data."""
     best_bleu: float | None
     steps: int
     stopped_by: int | None
@@ -50,37 +56,63 @@ def train(
     precision = select_precision(config.precision, device, training=True)
     log.info("device: %s", device_line(device, precision))
     config, data = open_or_prepare(config)
-    if resume and run.config.exists():
-        _refuse_other_model(config, run)
-    elif run.config.exists():
-        _clear(run)
-    run.path.mkdir(parents=True, exist_ok=True)
-    run.config.write_text(config.to_yaml(), encoding="utf-8")
+    with only_one(run.lock, doing=f"training in {run.path}", timeout_s=0):
+        _check_run_folder(run, resume=resume, overwrite=overwrite)  # again: preparing may have taken a while
+        if resume and run.config.exists():
+            _refuse_other_model(config, run)
+        elif overwrite:
+            _clear(run)
+        write_whole(run.config, config.to_yaml().encode())
+        return _train(config, data, run, device, precision, resume=resume)
 
+
+def _train(
+    config: Config,
+    data: PreparedData,
+    run: RunFolder,
+    device: torch.device,
+    precision: torch.dtype,
+    *,
+    resume: bool,
+) -> TrainingResult:
     seed_everything(config.seed)
     network = Transformer(config.model, len(data.src_vocabulary), len(data.tgt_vocabulary)).to(device)
     log.info("model: %s parameters", f"{sum(p.numel() for p in network.parameters()):,}")
+    val = data.split(data.val)
     trainer = Trainer(
         network,
         data.split(data.train),
-        data.split(data.val),
+        _without_overlong(val, config.decode.max_source_tokens),
         config.train,
         seed=config.seed,
         precision=precision,
         run=run,
-        hooks=_hooks(config, data, network, run),
+        hooks=_hooks(config, data, val, run),
+        vocabulary_hash=data.vocabulary_hash,
     )
     if resume:
         _resume(trainer, run)
     stopped_by = trainer.fit()
     state = trainer.state
     model = run.best if run.best.exists() else run.last
-    return TrainingResult(run.path, model, state.best_bleu, state.step, stopped_by)
+    return TrainingResult(run.path, model, config, state.best_bleu, state.step, stopped_by)
+
+
+def _without_overlong(val: Split, limit: int) -> Split:
+    """The pairs whose loss fits into memory; BLEU is taken on all of them, and search cuts their sources."""
+    keep = ((val.src.lengths <= limit) & (val.tgt.lengths <= limit)).nonzero()[0]
+    if len(keep) < len(val):
+        log.warning(
+            "%d validation pairs of more than %d tokens are left out of the loss", len(val) - len(keep), limit
+        )
+    return val.select(keep)
 
 
 def _check_run_folder(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise RunError("--resume and --overwrite exclude each other")
+    if run.path.exists() and not run.path.is_dir():
+        raise RunError(f"{run.path} is no folder", hint="name another one: --run-dir DIR")
     if run.config.exists() and not (resume or overwrite):
         raise RunError(
             f"{run.path} holds a run already",
@@ -114,7 +146,7 @@ def _refuse_other_model(config: Config, run: RunFolder) -> None:
 def _resume(trainer: Trainer, run: RunFolder) -> None:
     if not trainer.resume():
         log.info("no checkpoint in %s: starting from the beginning", run.path)
-    elif trainer.state.finished:
+    elif trainer.finished:
         log.info(
             "the run in %s is finished: %d steps; raise train.epochs to go on", run.path, trainer.state.step
         )
@@ -122,9 +154,14 @@ def _resume(trainer: Trainer, run: RunFolder) -> None:
         log.info("going on from step %d of %d", trainer.state.step, trainer.total_steps)
 
 
-def _hooks(config: Config, data: PreparedData, network: Transformer, run: RunFolder) -> Hooks:
+def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder) -> Hooks:
+    references = data.references(data.val)  # read once: the folder may be made anew while training runs
+    shared = config.replace(
+        data=config.data.model_copy(update={"mirror": None})
+    )  # an address may hold a password
+
     def quality(network: Transformer) -> Quality:
-        score = score_split(network, data, data.val, config)
+        score = score_ids(network, val.src, references, data.tgt_vocabulary, config)
         return Quality(score.value, score.signature)
 
     def save(path: Path, network: Transformer, state: RunState) -> None:
@@ -137,6 +174,6 @@ def _hooks(config: Config, data: PreparedData, network: Transformer, run: RunFol
             "epoch": state.epoch,
             "best": {"bleu": state.best_bleu, "loss": state.best_loss, "step": state.best_step},
         }
-        save_model(path, Model(path, config, network, data.src_vocabulary, data.tgt_vocabulary, provenance))
+        save_model(path, Model(path, shared, network, data.src_vocabulary, data.tgt_vocabulary, provenance))
 
     return Hooks(quality=quality, save_model=save, draw=lambda events: draw_curves(events, run.curves))

@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/.venv/bin:$PATH"
+unset NMT_MODEL  # another model would go before the one that is trained here
 
 # Prints the command as one would type it, then runs it.
 step() {

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/.venv/bin:$PATH"
+unset NMT_MODEL  # another model would go before the one that is trained here
 
 limit_s=${SMOKE_LIMIT_S:-120}
 folder=$(mktemp -d)

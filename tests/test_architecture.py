@@ -31,7 +31,7 @@ FLOORS = (
     ("modelfile",),
     ("scoring", "model", "data"),
     ("config",),
-    ("runtime",),
+    ("runtime", "files"),
     ("errors",),
 )
 """The rooms from the roof to the ground: an import goes down, never up."""
@@ -52,6 +52,7 @@ OWNERS = {
     "safetensors": ("modelfile.py", "training/checkpoint.py"),
     "torch.cuda": ("runtime.py",),
     "torch.distributed": ("runtime.py",),
+    "portalocker": ("files.py",),
     "os.environ": ("runtime.py",),
     "os.getenv": ("runtime.py",),
 }

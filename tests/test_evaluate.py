@@ -17,7 +17,7 @@ from nmt.config import Config
 from nmt.data.corpus import read_lines
 from nmt.data.dataset import PreparedData
 from nmt.errors import DataError, MachineError
-from nmt.evaluate import Evaluation, evaluate, score_split
+from nmt.evaluate import Evaluation, evaluate, score_ids
 from nmt.modelfile import Model, save_model
 from nmt.prepare import prepare
 from nmt.scoring.metrics import bleu
@@ -102,7 +102,13 @@ def test_a_validation_while_training_gives_the_number_that_evaluate_gives(
 ) -> None:
     tiny_model.network.train()
     try:
-        score = score_split(tiny_model.network, tiny_prepared, "val", tiny_model.config)
+        score = score_ids(
+            tiny_model.network,
+            tiny_prepared.split("val").src,
+            tiny_prepared.references("val"),
+            tiny_model.tgt_vocabulary,
+            tiny_model.config,
+        )
         assert tiny_model.network.training, "training goes on with dropout"
     finally:
         tiny_model.network.eval()

@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import json
 import os
-import stat
 import subprocess
 import sys
 from collections import Counter
@@ -23,7 +22,7 @@ from nmt.config import Config, ModelConfig, VocabularyConfig, config_from_mappin
 from nmt.data.vocabulary import SPECIALS, WordVocabulary, build_subword_vocabulary
 from nmt.errors import MachineError, ModelFileError
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model, load_model, read_header, resolve_model, save_model, write_whole
+from nmt.modelfile import Model, load_model, read_header, resolve_model, save_model
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "heads": 2, "feed_forward": 12}
@@ -347,45 +346,6 @@ def test_a_full_disk_or_an_interrupt_leaves_the_old_file(
         assert "MB" in (caught.value.hint or "")
     assert saved.read_bytes() == old
     assert list(saved.parent.iterdir()) == [saved]
-
-
-def test_the_file_is_flushed_before_it_gets_its_name_and_the_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
-    fsync, replace = os.fsync, os.replace
-
-    def note_fsync(descriptor: int) -> None:
-        events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
-        fsync(descriptor)
-
-    def note_replace(one: Path, other: Path) -> None:
-        events.append("name")
-        assert Path(one).parent == Path(other).parent
-        assert Path(one).read_bytes() == b"whole"
-        replace(one, other)
-
-    monkeypatch.setattr(os, "fsync", note_fsync)
-    monkeypatch.setattr(os, "replace", note_replace)
-    write_whole(tmp_path / "new" / "file", b"whole")
-    assert events == ["file", "name", "folder"]
-    assert (tmp_path / "new" / "file").read_bytes() == b"whole"
-
-
-def test_a_folder_in_the_way_is_a_plain_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(MachineError, match="could not be written"):
-        write_whole(tmp_path / "file" / "model.safetensors", b"whole")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(MachineError, match="could not be written"):
-        write_whole(tmp_path / "folder", b"whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-
-
-def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
-    (tmp_path / "plain").write_bytes(b"")
-    write_whole(tmp_path / "whole", b"")
-    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 # --- finding ----------------------------------------------------------------------------------------------

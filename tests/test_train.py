@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,15 @@ import torch
 from torch import Tensor
 
 from nmt.config import Config, DataConfig, ModelConfig, TrainConfig, VocabularyConfig, load_config
-from nmt.errors import ConfigError, DataError, RunError
+from nmt.data.corpus import Pair
+from nmt.errors import CheckpointError, ConfigError, DataError, MachineError, RunError
 from nmt.modelfile import load_model
 from nmt.train import train
 from nmt.training.tracking import read_events
+from nmt.training.trainer import Trainer
 from nmt.translate import Translator
 
 if TYPE_CHECKING:
-    from nmt.data.corpus import Pair
     from nmt.data.dataset import PreparedData
 
 SMALL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=32, heads=4, feed_forward=64, dropout=0.0)
@@ -97,7 +99,7 @@ def test_a_blank_source_line_in_training_leaves_the_loss_finite(caption_pairs: d
 def test_a_run_folder_holds_what_it_should(tiny_prepared: PreparedData) -> None:
     result = train(small_config(tiny_prepared.folder))
     names = {path.name for path in result.run_dir.iterdir()}
-    assert names == {
+    assert names - {".lock"} == {
         "config.yaml",
         "metrics.jsonl",
         "curves.png",
@@ -160,6 +162,64 @@ def test_resuming_a_finished_run_says_so_and_resuming_none_begins(
     again = train(config, resume=True)
     assert "is finished" in caplog.text
     assert again.steps == first.steps
+
+
+def test_resuming_on_text_that_has_changed_is_refused(caption_pairs: dict[str, list[Pair]]) -> None:
+    folder = write(Path("corpus"), caption_pairs["train"][:50])
+    train(small_config(folder))
+    with (folder / "train.de").open("a") as german, (folder / "train.en").open("a") as english:
+        german.write("Neue Zeilen.\n")
+        english.write("New lines.\n")
+    with pytest.raises(CheckpointError, match="changed"):
+        train(small_config(folder, epochs=3), resume=True)
+
+
+def test_a_prepared_folder_made_anew_does_not_disturb_a_running_training(
+    tiny_prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(tiny_prepared.folder, tmp_path / "prepared"))
+    original = Trainer._train_epoch
+
+    def remove_first(self: Trainer, *arguments: object) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "_train_epoch", remove_first)
+    assert train(small_config(folder)).best_bleu is not None
+
+
+def test_a_second_training_in_the_same_folder_is_refused_while_the_first_runs(
+    tiny_prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(tiny_prepared.folder)
+    refused = []
+    original = Trainer._train_epoch
+
+    def try_another(self: Trainer, *arguments: object) -> None:
+        with pytest.raises(MachineError, match="another nmt is training"):
+            train(config, overwrite=True)
+        refused.append(True)
+        original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "_train_epoch", try_another)
+    assert train(config).best_bleu is not None
+    assert refused
+
+
+def test_a_very_long_validation_pair_is_scored_and_left_out_of_the_loss(
+    caption_pairs: dict[str, list[Pair]], caplog: pytest.LogCaptureFixture
+) -> None:
+    long = Pair("Hund " * 5000, "dog " * 5000)
+    folder = write(Path("corpus"), caption_pairs["train"][:20], [*caption_pairs["val"][:2], long])
+    assert train(small_config(folder)).best_bleu is not None
+    assert "1 validation pairs of more than 512 tokens are left out of the loss" in caplog.text
+
+
+def test_the_model_file_does_not_carry_where_the_files_came_from(tiny_prepared: PreparedData) -> None:
+    config = small_config(tiny_prepared.folder)
+    data = config.data.model_copy(update={"mirror": "https://user:secret@example.org"})
+    result = train(config.replace(data=data))
+    assert b"secret" not in result.model.read_bytes()
 
 
 def test_training_twice_with_one_seed_gives_the_same_model(tiny_prepared: PreparedData) -> None:

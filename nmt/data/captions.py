@@ -501,7 +501,8 @@ def _at(
     """A place for each noun, or for each noun with each of those that it belongs to."""
     preposition = Text(german, english)
     owners = _some(of) or (None,)
-    return tuple(Place(preposition, noun, determiner, case, of) for noun in _some(names) for of in owners)
+    pairs = ((noun, owner) for noun in _some(names) for owner in owners)
+    return tuple(Place(preposition, noun, determiner, case, owner) for noun, owner in pairs)
 
 
 def _to(german: str, english: str, names: str, determiner: Determiner = A) -> Places:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +20,7 @@ from nmt.config import Config
 from nmt.data.corpus import read_lines
 from nmt.data.vocabulary import UNK, Vocabulary, load_vocabulary
 from nmt.errors import DataError
+from nmt.files import whole_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -47,6 +45,12 @@ class Ragged:
         """Tokens of each sentence, without special tokens."""
         return np.diff(self.offsets)
 
+    def select(self, rows: npt.NDArray[np.int64]) -> Ragged:
+        """The given sentences, in their order."""
+        ids = [self[row] for row in rows.tolist()]
+        offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+        return Ragged(np.concatenate([self.ids[:0], *ids]), offsets)
+
     @classmethod
     def of(cls, sentences: Sequence[Sequence[int]], vocabulary_size: int) -> Ragged:
         """Pack lists of ids, two bytes an id where the vocabulary allows."""
@@ -67,6 +71,12 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def select(self, rows: npt.NDArray[np.int64]) -> Split:
+        """The split of the given rows alone; itself where that is all of them."""
+        if len(rows) == len(self):
+            return self
+        return Split(self.name, self.src.select(rows), self.tgt.select(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +175,8 @@ class PreparedData:
         if name not in known:
             raise DataError(
                 f"{self.folder} has no split {name}: it has {', '.join(known)}",
-                hint=f"prepare it too: nmt prepare --set 'data.tests=[{', '.join((*self.tests, name))}]'",
+                hint="prepare it too, and name that folder with --data: "
+                f"nmt prepare --out DIR --set 'data.tests=[{', '.join((*self.tests, name))}]'",
             )
 
 
@@ -200,10 +211,7 @@ def write_prepared(
     `splits` holds every split's ids and counts; `raw` the source and target lines of evaluation splits.
     The same arguments give the same bytes.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        draft.chmod(0o755)
+    with whole_folder(folder) as draft:
         for name, (split, _) in splits.items():
             for side, ragged in (("src", split.src), ("tgt", split.tgt)):
                 np.save(draft / f"{name}.{side}.ids.npy", ragged.ids, allow_pickle=False)
@@ -224,12 +232,6 @@ def write_prepared(
         )
         text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2, ensure_ascii=False)
         (draft / MANIFEST).write_text(text + "\n", encoding="utf-8")
-        for path in draft.iterdir():
-            _flush(path)
-        _swap_in(draft, folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -282,25 +284,3 @@ def _histogram(lengths: npt.NDArray[np.int64], width: int = 10) -> dict[str, int
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _swap_in(draft: Path, folder: Path) -> None:
-    """Rename `draft` to `folder`; an older folder steps aside first and is deleted last."""
-    old = None
-    if folder.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
-        folder.rename(old / folder.name)
-    try:
-        draft.rename(folder)
-    except OSError:
-        if old is not None:
-            (old / folder.name).rename(folder)
-        raise
-    finally:
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)

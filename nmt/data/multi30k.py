@@ -8,7 +8,6 @@ repository, so neither a changed upstream nor a broken transfer can alter a resu
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import sys
@@ -17,14 +16,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
 from nmt.data.corpus import SplitFiles
 from nmt.errors import DataError, DownloadError, MachineError
-
-if TYPE_CHECKING:
-    import portalocker
+from nmt.files import only_one, sha256
 
 log = logging.getLogger("nmt")
 
@@ -107,7 +104,8 @@ def _fill(folder: Path, names: Sequence[str], origin: str, offline: bool, limits
             hint=_other_ways(lacking),
         )
     folder.mkdir(parents=True, exist_ok=True)
-    with _only_one(folder, limits.lock_timeout_s):
+    lock = folder.with_name(f"{folder.name}.lock")
+    with only_one(lock, doing=f"fetching Multi30k into {folder}", timeout_s=limits.lock_timeout_s):
         lacking = _lacking(folder, names)  # again: whoever held the lock may have fetched them
         for name in lacking:
             if (folder / name).exists():
@@ -120,49 +118,7 @@ def _fill(folder: Path, names: Sequence[str], origin: str, offline: bool, limits
 
 
 def _lacking(folder: Path, names: Sequence[str]) -> list[str]:
-    return [name for name in names if not (folder / name).exists() or _sha256(folder / name) != SHA256[name]]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _only_one(folder: Path, timeout_s: float) -> Iterator[None]:
-    """Hold the folder's lock, which the operating system drops with the process, however that ends."""
-    import portalocker
-
-    path = folder.with_name(f"{folder.name}.lock")
-    try:
-        lock = _acquire(path, timeout_s)
-    except portalocker.AlreadyLocked:
-        raise DownloadError(
-            f"another nmt has been fetching into {folder} for {timeout_s:g} s",
-            hint="wait for it or end it, then say the same again",
-        ) from None
-    except portalocker.LockException as error:
-        raise MachineError(
-            f"cannot lock {path}: {error}",
-            hint="this file system may know no locks: set NMT_CACHE to a folder on a local disk",
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _acquire(path: Path, timeout_s: float) -> portalocker.Lock:
-    import portalocker
-
-    try:
-        lock = portalocker.Lock(path, mode="a", timeout=0, fail_when_locked=True)
-        lock.acquire()
-    except portalocker.AlreadyLocked:
-        log.info("another nmt is fetching Multi30k, waiting for it (up to %g s)", timeout_s)
-        lock = portalocker.Lock(path, mode="a", timeout=timeout_s, check_interval=0.1)
-        lock.acquire()
-    return lock
+    return [name for name in names if not (folder / name).exists() or sha256(folder / name) != SHA256[name]]
 
 
 def _save(path: Path, write: Callable[[BinaryIO], None], origin: str) -> None:
@@ -174,7 +130,7 @@ def _save(path: Path, write: Callable[[BinaryIO], None], origin: str) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        found = _sha256(part)
+        found = sha256(part)
         if found != SHA256[path.name]:
             raise DownloadError(
                 f"{origin} has SHA-256 {found}, but {SHA256[path.name]} is expected; it was not kept",

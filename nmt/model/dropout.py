@@ -19,7 +19,7 @@ def dropout(states: Tensor, probability: float) -> Tensor:
         return states
     if states.device.type != "cpu":
         return F.dropout(states, probability)
-    dropped = round(probability * _LEVELS)
+    dropped = min(max(round(probability * _LEVELS), 1), _LEVELS - 1)
     words = torch.empty((states.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     keep = words.view(torch.uint8)[: states.numel()].view(states.shape) >= dropped
     return states * keep.to(states.dtype).mul_(_LEVELS / (_LEVELS - dropped))

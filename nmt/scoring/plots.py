@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.errors import MachineError
+from nmt.files import write_whole
 
 TRAINING, VALIDATION, RATE = "#8fb3d9", "#1f4e79", "#7a8b6f"  # the two losses: one hue, light and dark
 SCORE, BEST = "#b5651d", "#8c2d19"
@@ -140,18 +139,6 @@ def _tidy(axes: Any) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    draft = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            figure.savefig(file, format="png")
-        Path(draft).chmod(0o644)
-        Path(draft).replace(path)
-    except OSError as error:
-        raise MachineError(
-            f"cannot write {path}: {error.strerror or error}", hint="check disk and permissions"
-        ) from error
-    finally:
-        if draft is not None:
-            Path(draft).unlink(missing_ok=True)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_whole(path, picture.getvalue())

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from nmt.errors import CheckpointError
+from nmt.files import whole_folder, write_whole
 from nmt.training.optimizer import WeightAverage
 
 log = logging.getLogger("nmt")
 
 PREFIX = "step-"
+WEIGHTS, STATE = "weights.safetensors", "state.json"
 
 
 @dataclass(slots=True)
@@ -45,7 +45,10 @@ class RunState:
     best_step: int = 0
     stale: int = 0
     """Validations since the best one."""
-    finished: bool = False
+    validation_due: bool = False
+    """The step was saved before its validation, which is still to come."""
+    vocabulary_hash: str = ""
+    """That of the prepared data: other ids mean another run."""
 
 
 def save_checkpoint(
@@ -57,26 +60,29 @@ def save_checkpoint(
     *,
     keep: int,
 ) -> Path:
-    """Write a checkpoint into `folder` and delete all but the last `keep`; returns its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
-    try:
-        draft.chmod(0o755)
-        save_file(_tensors(network, optimizer, average), draft / "weights.safetensors")
-        (draft / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
-        for path in draft.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        target = folder / f"{PREFIX}{state.step:08d}"
-        if target.exists():
-            shutil.rmtree(target)
-        draft.rename(target)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    """Write a checkpoint into `folder`, delete all others but the last `keep` - 1; returns its path.
+
+    Raises MachineError where it cannot be written; the earlier ones are then as they were.
+    """
+    target = folder / f"{PREFIX}{state.step:08d}"
+    with whole_folder(target) as draft:
+        (draft / WEIGHTS).write_bytes(save(_tensors(network, optimizer, average)))
+        (draft / STATE).write_bytes(_as_json(state))
+    others = [path for path in list_checkpoints(folder) if path != target]
+    later = [path for path in others if path > target]  # of a run that was left: this one goes another way
+    earlier = [path for path in others if path < target]
+    for path in (*later, *earlier[: len(earlier) - keep + 1]):
+        shutil.rmtree(path, ignore_errors=True)
     return target
+
+
+def update_state(checkpoint: Path, state: RunState) -> None:
+    """Note in a checkpoint what happened since without another step, such as its validation."""
+    write_whole(checkpoint / STATE, _as_json(state))
+
+
+def _as_json(state: RunState) -> bytes:
+    return f"{json.dumps(asdict(state), indent=2)}\n".encode()
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -95,8 +101,8 @@ def load_last_checkpoint(
     checkpoints = list_checkpoints(folder)
     for path in reversed(checkpoints):
         try:
-            state = RunState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
-            tensors = load_file(path / "weights.safetensors", device=str(_device(network)))
+            state = RunState(**json.loads((path / STATE).read_text(encoding="utf-8")))
+            tensors = load_file(path / WEIGHTS, device=str(_device(network)))
         except (OSError, ValueError, TypeError, SafetensorError) as error:
             log.warning("checkpoint %s is damaged (%s); using the one before", path, error)
             continue
@@ -140,7 +146,9 @@ def _restore(
         for name, parameter in network.named_parameters():
             prefix = f"optimizer.{name}."
             optimizer.state[parameter] = {
-                key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)
+                key.removeprefix(prefix): value.clone()  # not the mapped file, which is to be deleted later
+                for key, value in tensors.items()
+                if key.startswith(prefix)
             }
         if average is not None:
             # a run that begins to average now begins from the weights it has

@@ -27,7 +27,8 @@ def projection_loss(
     """
     device = states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    return _ProjectionLoss.apply(states, weight, targets, smoothing, dtype)  # type: ignore[no-any-return,no-untyped-call]
+    needs_grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
+    return _ProjectionLoss.apply(states, weight, targets, smoothing, dtype, needs_grad)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _ProjectionLoss(torch.autograd.Function):
@@ -35,13 +36,19 @@ class _ProjectionLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, smoothing: float, dtype: torch.dtype
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        dtype: torch.dtype,
+        needs_grad: bool,
     ) -> tuple[Tensor, Tensor]:
-        needs_grad = any(ctx.needs_input_grad)
         hidden, matrix = states.to(dtype), weight.to(dtype)
         exact = torch.promote_types(dtype, torch.float32)
         smoothed, plain = (torch.zeros((), dtype=exact, device=states.device) for _ in range(2))
-        states_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight, dtype=exact)
+        if needs_grad:
+            states_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight, dtype=exact)
         mean_row = matrix.mean(0, dtype=exact)  # of the weight: what a uniform target would pick, (d_model)
         with torch.autocast(states.device.type, enabled=False):
             for start in range(0, len(targets), CHUNK_ROWS):
@@ -76,6 +83,7 @@ class _ProjectionLoss(torch.autograd.Function):
         return (
             (states_grad * smoothed_grad.to(states_grad.dtype)).to(states_type),
             (weight_grad * smoothed_grad).to(weight_type),
+            None,
             None,
             None,
             None,

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from nmt.files import write_whole
+
 log = logging.getLogger("nmt")
 
 Event = Mapping[str, Any]
@@ -32,15 +34,18 @@ class Metrics:
     """metrics.jsonl: one JSON object a line, `event` and `step` in each.
 
     `step` events carry loss (smoothed, nats per token, mean since the last one), learning_rate,
-    tokens_per_s (target tokens), grad_norm; `validation` events loss (plain, nats per token), perplexity,
-    bleu, signature, best. All have epoch and elapsed_s (training time so far, over all sittings).
+    tokens_per_s (target tokens) and grad_norm (the largest since the last one); `validation` events loss
+    (plain, nats per token), perplexity, bleu, signature, best. All have epoch and elapsed_s (training time
+    so far, over all sittings).
     """
 
     def __init__(self, path: Path, *, last_step: int) -> None:
         """Start a file, or go on with one: events after `last_step` are cut off first."""
         self.path = path
         self.events: list[Event] = [event for event in read_events(path) if event["step"] <= last_step]
-        path.write_text("".join(f"{json.dumps(event)}\n" for event in self.events), encoding="utf-8")
+        content = "".join(f"{json.dumps(event)}\n" for event in self.events).encode()
+        if not path.exists() or path.read_bytes() != content:
+            write_whole(path, content)
 
     def add(self, event: str, step: int, **values: Any) -> None:
         """Append one event."""

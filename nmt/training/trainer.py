@@ -17,10 +17,16 @@ from nmt.config import TrainConfig
 from nmt.data.batching import Batch, Rows, make_batch, plan_batches
 from nmt.data.dataset import Split
 from nmt.data.vocabulary import PAD
-from nmt.errors import RunError
+from nmt.errors import CheckpointError, RunError
 from nmt.model.transformer import Transformer
 from nmt.runtime import StopSignals
-from nmt.training.checkpoint import RunState, load_last_checkpoint, save_checkpoint
+from nmt.training.checkpoint import (
+    RunState,
+    list_checkpoints,
+    load_last_checkpoint,
+    save_checkpoint,
+    update_state,
+)
 from nmt.training.loss import projection_loss
 from nmt.training.optimizer import WeightAverage, learning_rate, make_optimizer
 from nmt.training.tracking import Event, Metrics, ProgressBar, format_duration
@@ -46,6 +52,11 @@ class RunFolder:
     def config(self) -> Path:
         """The resolved config; a folder that has one holds a run."""
         return self.path / "config.yaml"
+
+    @property
+    def lock(self) -> Path:
+        """Held while a run is trained here."""
+        return self.path / ".lock"
 
     @property
     def metrics(self) -> Path:
@@ -89,8 +100,14 @@ class _Tally:
     """Sums since the last log line; tensors stay on the device until they are looked at."""
 
     smoothed: Tensor | float = 0.0
+    largest_norm: Tensor | float = 0.0
     tokens: int = 0
     started: float = 0.0
+
+    def add(self, smoothed: Tensor, norm: Tensor, tokens: int) -> None:
+        self.smoothed = self.smoothed + smoothed
+        self.largest_norm = torch.maximum(torch.as_tensor(self.largest_norm, device=norm.device), norm)
+        self.tokens += tokens
 
     def loss(self) -> float:
         return float(self.smoothed) / max(self.tokens, 1)
@@ -110,46 +127,61 @@ class Trainer:
         precision: torch.dtype,
         run: RunFolder,
         hooks: Hooks,
+        vocabulary_hash: str = "",
     ) -> None:
         self.network, self.train, self.val, self.settings = network, train, val, settings
         self.seed, self.precision, self.run, self.hooks = seed, precision, run, hooks
         self.device = next(network.parameters()).device
         self.optimizer = make_optimizer(network, settings)
         self.average = None if settings.ema_decay is None else WeightAverage(network, settings.ema_decay)
-        self.state = RunState()
+        self.state = RunState(vocabulary_hash=vocabulary_hash)
         planned = settings.epochs * len(self._plan(0))
         self.total_steps = min(planned, settings.max_steps or planned)
 
+    @property
+    def finished(self) -> bool:
+        """Whether epochs, steps or patience are used up and the last validation is done."""
+        return self._is_done() and not self.state.validation_due
+
     def resume(self) -> bool:
-        """Go on from the last whole checkpoint; False where there is none."""
+        """Go on from the last whole checkpoint; False where there is none.
+
+        Raises CheckpointError when its ids were those of other prepared data.
+        """
         state = load_last_checkpoint(self.run.checkpoints, self.network, self.optimizer, self.average)
         if state is None:
             return False
+        if state.vocabulary_hash != self.state.vocabulary_hash:
+            raise CheckpointError(
+                f"{self.run.path} was trained on text that has changed since: its ids mean other tokens now",
+                hint="put the text back as it was, or start anew with --overwrite or --run-dir",
+            )
         self.state = state
-        self.state.finished = state.finished and self._is_done()  # more epochs than before: go on
         return True
 
     def fit(self) -> int | None:
         """Train until the epochs or steps are done, patience is out, or a signal asks to stop.
 
-        Returns the number of the signal that stopped it, or None. Raises RunError when the loss is no
-        number; what was saved before then stays as it was.
+        Every epoch is saved before it is validated. Returns the number of the signal that stopped it, or
+        None. Raises RunError when the loss is no number; what was saved before then stays as it was.
         """
-        metrics = Metrics(self.run.metrics, last_step=self.state.step)
-        begun = time.monotonic() - self.state.elapsed_s
-        with StopSignals() as stop, ProgressBar(self.total_steps, self.state.step) as bar:
-            while not self.state.finished:
-                if not self._is_done():  # a run stopped just before its last validation has only that to do
+        state = self.state
+        metrics = Metrics(self.run.metrics, last_step=state.step)
+        begun = time.monotonic() - state.elapsed_s
+        with StopSignals() as stop, ProgressBar(self.total_steps, state.step) as bar:
+            while not self.finished:
+                if not state.validation_due:
                     self._train_epoch(metrics, bar, stop, begun)
-                self.state.elapsed_s = time.monotonic() - begun
-                if stop.requested is None:
-                    if self._validation_is_due():
-                        self._validate(metrics, begun)
-                    self.state.finished = self.state.finished or self._is_done()
-                self._save()
-                if stop.requested is not None:
-                    return stop.requested
-        return None
+                    state.elapsed_s = time.monotonic() - begun
+                    state.validation_due = self._validation_is_due()
+                    self._save()
+                    if stop.requested is not None:
+                        break
+                if state.validation_due:
+                    self._validate(metrics, begun)
+                    state.validation_due = False
+                    update_state(list_checkpoints(self.run.checkpoints)[-1], state)
+        return stop.requested
 
     def _train_epoch(self, metrics: Metrics, bar: ProgressBar, stop: StopSignals, begun: float) -> None:
         """Take the steps left of the running epoch, or fewer when a limit or a signal comes."""
@@ -161,12 +193,10 @@ class Trainer:
             rate = learning_rate(state.step + 1, self.settings, self.total_steps)
             loss, norm = self._step(batch, rate)
             state.step, state.position = state.step + 1, position + 1
-            tally.smoothed, tally.tokens = tally.smoothed + loss, tally.tokens + batch.num_tokens
-            last = position + 1 == len(plan) or state.step == self.total_steps or stop.requested is not None
+            tally.add(loss, norm, batch.num_tokens)
+            last = position + 1 == len(plan) or self._is_done() or stop.requested is not None
             if state.step % self.settings.log_every_steps == 0 or last:
-                speed = self._log_step(
-                    metrics, tally, rate, norm, state.epoch + state.position / len(plan), begun
-                )
+                speed = self._log_step(metrics, tally, rate, state.epoch + state.position / len(plan), begun)
                 loss_text, rate_text = f"loss {tally.loss():.3f}", f"learning rate {rate:.1e}"
                 bar.tell(f"epoch {state.epoch + 1}, {loss_text}, {rate_text}, {speed:,.0f} tokens/s")
                 tally = _Tally(started=time.monotonic())
@@ -175,7 +205,7 @@ class Trainer:
                 return
         state.epoch, state.position = state.epoch + 1, 0
 
-    def _step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor | float]:
+    def _step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns the batch's summed loss and the norm of the mean gradient."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -200,16 +230,10 @@ class Trainer:
                 states[real], self.network.projection.weight, batch.tgt_out[real], smoothing
             )
 
-    def _log_step(
-        self, metrics: Metrics, tally: _Tally, rate: float, norm: Tensor | float, epoch: float, begun: float
-    ) -> float:
+    def _log_step(self, metrics: Metrics, tally: _Tally, rate: float, epoch: float, begun: float) -> float:
         """Write a `step` event; returns target tokens a second."""
-        loss, now = tally.loss(), time.monotonic()
-        if not math.isfinite(loss):
-            raise RunError(
-                f"the loss is {loss} at step {self.state.step}; what was saved before stays as it was",
-                hint="lower train.learning_rate, raise train.warmup_steps, or try --precision float32",
-            )
+        loss, norm, now = tally.loss(), float(tally.largest_norm), time.monotonic()
+        self._demand_numbers(loss, norm)
         speed = tally.tokens / max(now - tally.started, 1e-9)
         metrics.add(
             "step",
@@ -217,24 +241,36 @@ class Trainer:
             epoch=round(epoch, 4),
             loss=loss,
             learning_rate=rate,
-            grad_norm=float(norm),
+            grad_norm=norm,
             tokens_per_s=round(speed, 1),
             elapsed_s=round(now - begun, 3),
         )
         return speed
+
+    def _demand_numbers(self, loss: float, norm: float = 0.0) -> None:
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise RunError(
+                f"after step {self.state.step} the loss is {loss} and the norm of the gradient {norm}; "
+                "what was saved before stays as it was",
+                hint="lower train.learning_rate, raise train.warmup_steps, or try --precision float32",
+            )
 
     def _validation_is_due(self) -> bool:
         ended = self.state.position == 0 and self.state.epoch % self.settings.validate_every_epochs == 0
         return ended or self._is_done()
 
     def _is_done(self) -> bool:
-        return self.state.step >= self.total_steps or self.state.epoch >= self.settings.epochs
+        state, settings = self.state, self.settings
+        out_of_patience = settings.patience is not None and state.stale >= settings.patience
+        out_of_steps = settings.max_steps is not None and state.step >= settings.max_steps
+        return state.epoch >= settings.epochs or out_of_steps or out_of_patience
 
     def _validate(self, metrics: Metrics, begun: float) -> None:
         """Loss and BLEU on the validation split; keeps the best model; counts patience."""
         state = self.state
         with self._averaged():
             loss = self._validation_loss()
+            self._demand_numbers(loss)
             quality = self.hooks.quality(self.network)
             better = state.best_bleu is None or (quality.bleu, -loss) > (
                 state.best_bleu,
@@ -267,7 +303,6 @@ class Trainer:
         self.hooks.draw(metrics.events)
         if self.settings.patience is not None and state.stale >= self.settings.patience:
             log.info("no better BLEU in %d validations: stopping early", state.stale)
-            state.finished = True
 
     @torch.no_grad()
     def _validation_loss(self) -> float:

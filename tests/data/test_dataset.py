@@ -11,7 +11,7 @@ import pytest
 from nmt.config import Config
 from nmt.data import dataset
 from nmt.data.dataset import PreparedData, Ragged, open_prepared, prepared_folder, write_prepared
-from nmt.errors import DataError
+from nmt.errors import DataError, MachineError
 
 
 def rewrite(data: PreparedData, folder: Path) -> None:
@@ -57,11 +57,11 @@ def test_a_fault_while_writing_leaves_the_old_folder_and_nothing_else(
     rewrite(tiny_prepared, tmp_path / "data")
     before = contents(tmp_path / "data")
 
-    def full_disk(path: Path) -> None:
+    def full_disk(path: Path, lines: list[str]) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dataset, "_flush", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(dataset, "_write_lines", full_disk)
+    with pytest.raises(MachineError, match="No space left"):
         rewrite(tiny_prepared, tmp_path / "data")
     assert contents(tmp_path / "data") == before
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -538,7 +538,7 @@ def test_waiting_for_another_is_bounded(tmp_path: Path, server: Server) -> None:
     server.answer = server.silent
     with start_fetch(tmp_path, server.url) as first:
         assert server.was_asked.wait(20)
-        with pytest.raises(DownloadError, match="another nmt"):
+        with pytest.raises(MachineError, match="another nmt"):
             fetch(["train"], cache=tmp_path, mirror=server.url, limits=Limits(lock_timeout_s=0.3))
         first.kill()
     server.answer = whole

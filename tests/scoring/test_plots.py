@@ -113,7 +113,7 @@ def test_a_fault_while_writing_keeps_the_former_picture(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
+    monkeypatch.setattr("os.replace", fail)
     with pytest.raises(MachineError, match="No space left"):
         draw_curves([step(1), step(2)], path)
     assert path.read_bytes() == before

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmt.config import ModelConfig, TrainConfig
-from nmt.errors import CheckpointError
+from nmt.errors import CheckpointError, MachineError
 from nmt.model.transformer import Transformer
 from nmt.training import checkpoint as module
 from nmt.training.checkpoint import RunState, list_checkpoints, load_last_checkpoint, save_checkpoint
@@ -58,6 +58,22 @@ def test_only_the_last_ones_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000003", "step-00000010"]
 
 
+def test_a_run_that_goes_another_way_drops_the_later_checkpoints_of_the_old_one(tmp_path: Path) -> None:
+    for step in (100, 300):
+        save(tmp_path, step, keep=2)
+    save(tmp_path, 200, keep=1)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000200"]
+
+
+def test_the_same_step_saved_again_replaces_the_first_as_a_whole(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    model = save(tmp_path, 5)
+    other = network()
+    load_last_checkpoint(tmp_path, other, make_optimizer(other, TrainConfig()), None)
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000005"]
+
+
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,12 +101,13 @@ def test_a_fault_while_saving_leaves_the_earlier_checkpoint_alone(
 ) -> None:
     save(tmp_path, 1)
 
-    def full_disk(*_: object) -> None:
+    def full_disk(*_: object) -> bytes:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "save_file", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(module, "_as_json", full_disk)  # the weights are written by then
+    with pytest.raises(MachineError, match="No space") as raised:
         save(tmp_path, 2)
+    assert "free space" in str(raised.value.hint)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 

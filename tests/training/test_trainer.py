@@ -18,7 +18,7 @@ from nmt.config import ModelConfig, TrainConfig
 from nmt.data.batching import make_batch
 from nmt.data.dataset import Ragged, Split
 from nmt.data.vocabulary import PAD
-from nmt.errors import RunError
+from nmt.errors import CheckpointError, RunError
 from nmt.model.transformer import Transformer
 from nmt.training.tracking import read_events
 from nmt.training.trainer import Hooks, Quality, RunFolder, Trainer
@@ -55,11 +55,23 @@ class Recorder:
 
 
 def make_trainer(
-    folder: Path, recorder: Recorder | None = None, *, model: ModelConfig = MODEL, **settings: object
+    folder: Path,
+    recorder: Recorder | None = None,
+    *,
+    model: ModelConfig = MODEL,
+    vocabulary_hash: str = "",
+    **settings: object,
 ) -> Trainer:
     torch.manual_seed(1)
     config = TrainConfig.model_validate(
-        {"epochs": 2, "batch_tokens": 200, "learning_rate": 3e-3, "warmup_steps": 5, **settings}
+        {
+            "epochs": 2,
+            "batch_tokens": 200,
+            "learning_rate": 3e-3,
+            "warmup_steps": 5,
+            "ema_decay": None,
+            **settings,
+        }
     )
     run = RunFolder(folder)
     folder.mkdir(exist_ok=True)
@@ -72,6 +84,7 @@ def make_trainer(
         precision=torch.float32,
         run=run,
         hooks=(recorder or Recorder()).hooks(),
+        vocabulary_hash=vocabulary_hash,
     )
 
 
@@ -138,7 +151,7 @@ def test_best_is_kept_by_bleu_and_last_always(tmp_path: Path) -> None:
     recorder = Recorder([10.0, 30.0, 20.0])
     trainer = make_trainer(tmp_path, recorder, epochs=3)
     trainer.fit()
-    assert recorder.saved == ["best.safetensors", "last.safetensors"] * 2 + ["last.safetensors"]
+    assert recorder.saved == ["last.safetensors", "best.safetensors"] * 2 + ["last.safetensors"]
     assert trainer.state.best_bleu == 30.0
     validations = [e for e in read_events(trainer.run.metrics) if e["event"] == "validation"]
     assert [e["best"] for e in validations] == [True, True, False]
@@ -148,14 +161,14 @@ def test_patience_ends_a_run_that_no_longer_gets_better(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, Recorder([5.0, 4.0, 3.0, 2.0, 1.0]), epochs=50, patience=3)
     assert trainer.fit() is None
     assert trainer.state.epoch == 4
-    assert trainer.state.finished
+    assert trainer.finished
 
 
 def test_max_steps_ends_a_run_in_the_middle_of_an_epoch_with_a_validation(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, epochs=50, max_steps=3)
     trainer.fit()
     assert trainer.state.step == 3
-    assert trainer.state.finished
+    assert trainer.finished
     assert [e["event"] for e in read_events(trainer.run.metrics)] == ["step", "validation"]
 
 
@@ -195,11 +208,68 @@ def test_a_signal_ends_the_run_with_everything_saved_and_it_goes_on_to_the_same_
     assert steps == [e["step"] for e in read_events(whole.run.metrics) if e["event"] == "validation"]
 
 
+def test_a_fault_in_a_validation_loses_no_step_and_it_is_made_up_for(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    broken = make_trainer(tmp_path, Recorder(during=fail), epochs=2)
+    with pytest.raises(OSError, match="gone"):
+        broken.fit()
+    resumed = make_trainer(tmp_path, epochs=2)
+    assert resumed.resume()
+    assert resumed.state.step == broken.state.step > 0
+    resumed.fit()
+    events = [e for e in read_events(resumed.run.metrics) if e["event"] == "validation"]
+    assert [e["epoch"] for e in events] == [1, 2]
+
+
+def test_a_signal_at_the_end_of_an_epoch_does_not_skip_its_validation(tmp_path: Path) -> None:
+    stopped = make_trainer(tmp_path, epochs=2)
+    last_step = len(stopped._plan(0))
+    original = stopped._step
+
+    def step(batch: object, rate: float) -> object:
+        if stopped.state.step == last_step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(batch, rate)  # type: ignore[arg-type]
+
+    stopped._step = step  # type: ignore[method-assign,assignment]
+    assert stopped.fit() == signal.SIGTERM
+    resumed = make_trainer(tmp_path, epochs=2)
+    resumed.resume()
+    resumed.fit()
+    events = [e for e in read_events(resumed.run.metrics) if e["event"] == "validation"]
+    assert [e["epoch"] for e in events] == [1, 2]
+
+
+def test_a_run_that_ran_out_of_patience_stays_finished(tmp_path: Path) -> None:
+    make_trainer(tmp_path, Recorder([5.0, 4.0]), epochs=50, patience=1).fit()
+    again = make_trainer(tmp_path, epochs=50, patience=1)
+    again.resume()
+    assert again.finished
+
+
+def test_ids_that_mean_something_else_now_are_not_trained_on(tmp_path: Path) -> None:
+    make_trainer(tmp_path).fit()
+    other = make_trainer(tmp_path, vocabulary_hash="of another text")
+    with pytest.raises(CheckpointError, match="changed"):
+        other.resume()
+
+
+def test_an_infinite_gradient_with_a_finite_loss_is_not_saved(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, epochs=1)
+    original = trainer._step
+    trainer._step = lambda batch, rate: (original(batch, rate)[0], torch.tensor(math.inf))  # type: ignore[method-assign]
+    with pytest.raises(RunError, match="norm of the gradient inf"):
+        trainer.fit()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
 def test_a_finished_run_is_finished_until_it_is_given_more_epochs(tmp_path: Path) -> None:
     make_trainer(tmp_path, epochs=2).fit()
     again = make_trainer(tmp_path, epochs=2)
     assert again.resume()
-    assert again.state.finished
+    assert again.finished
     more = make_trainer(tmp_path, epochs=3)
     assert more.resume()
     more.fit()
