@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from nmt.config import (
     Config,
+    DataConfig,
     all_keys,
     config_from_mapping,
     find_config,
@@ -327,3 +328,39 @@ def test_every_key_of_the_schema_says_what_it_is() -> None:
         for name, field in getattr(model, "model_fields", {}).items():
             is_section = hasattr(field.annotation, "model_fields")
             assert field.description or is_section, f"{model.__name__}.{name} has no docstring"
+
+
+def test_a_config_written_out_reads_back_whatever_its_strings_look_like(tmp_path: Path) -> None:
+    config = Config(name="3e-4", data=DataConfig(source="08", src_lang="no", train="null", val="1.5"))
+    (tmp_path / "config.yaml").write_text(config.to_yaml(), "utf-8")
+    assert load_config(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["train: &a {epochs: *a}", "seed: !!bool maybe", "seed: !!timestamp never", "x: !!python/name:os.system"],
+)
+def test_odd_yaml_is_an_error_and_no_crash(text: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=r"odd\.yaml"):
+        load_config(tmp_path / "odd.yaml")
+
+
+def test_a_seed_that_no_generator_takes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seed"):
+        load_config("base.yaml", overrides=[f"seed={2**63}"])
+
+
+def test_a_folder_has_one_spelling() -> None:
+    plain = load_config("base.yaml", source="text/mine")
+    assert load_config("base.yaml", source="text//mine/").data_hash() == plain.data_hash()
+
+
+def test_extends_means_the_same_from_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "base.yaml").write_text("seed: 77\n", "utf-8")
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\n", "utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    assert load_config(tmp_path / "mine.yaml").seed == load_config(shipped_configs() / "base.yaml").seed
+    (tmp_path / "here" / "base.yaml").write_text("extends: base.yaml\nseed: 78\n", "utf-8")
+    assert load_config("base.yaml").seed == 78  # one's own base.yaml over the shipped one
