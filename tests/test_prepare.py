@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nmt.config import Config, DataConfig, VocabularyConfig
+from nmt.config import Config, DataConfig, VocabularyConfig, load_config
+from nmt.data.batching import plan_batches, token_share
 from nmt.data.dataset import open_prepared, read_manifest
 from nmt.data.text import detokenize
 from nmt.errors import ConfigError, DataError
@@ -224,3 +226,32 @@ def test_a_missing_pipeline_is_named_before_any_work() -> None:
         prepare(config.replace(data=data))
     assert "python -m spacy download de_core_news_absent" in f"{raised.value.message} {raised.value.hint}"
     assert not list(Path("data").glob("corpus*"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("NMT_MULTI30K" not in os.environ, reason="NMT_MULTI30K names no folder with Multi30k")
+def test_real_multi30k_is_prepared_by_two_at_once_with_hardly_any_padding(tmp_path: Path) -> None:
+    mirror = f"data.mirror={os.environ['NMT_MULTI30K']}"
+    command = [sys.executable, "-m", "nmt", "prepare", "--out", "both", "-s", mirror]
+    environment = {**os.environ, "NMT_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    tables = [process.communicate(timeout=300)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    assert sum("was there already" in table for table in tables) == 1
+
+    data = open_prepared(Path("both"))
+    counts = data.manifest.counts
+    assert [counts[name].pairs_kept for name in ("train", "val", "test_2016_flickr")] == [
+        29_000,
+        1_014,
+        1_000,
+    ]
+    assert all("29,000" in table and "1,014" in table for table in tables)
+    assert counts["train"].src_unknown == counts["train"].tgt_unknown == 0
+    assert all(piece.strip() for piece in data.src_vocabulary.pieces)
+    train = data.split("train")
+    settings = load_config("base.yaml").train
+    plan = plan_batches(train, settings.batch_tokens, seed=1, epoch=0)
+    assert token_share(train, plan) >= 0.92
