@@ -24,7 +24,7 @@ import pytest
 
 import nmt.cli
 from nmt.cli import main
-from nmt.config import Config
+from nmt.config import Config, load_config
 from nmt.errors import NmtError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -557,7 +557,8 @@ def test_the_exit_code_of_a_stopped_training_names_its_signal(
 ) -> None:
     import nmt.train
 
-    result = nmt.train.TrainingResult(Path("runs/x"), Path("runs/x/last.safetensors"), None, 7, number)
+    model = Path("runs/x/last.safetensors")
+    result = nmt.train.TrainingResult(Path("runs/x"), model, load_config("base.yaml"), None, 7, number)
     monkeypatch.setattr(nmt.train, "train", lambda *_, **__: result)
     got, out, err = nmt_here("train", "--overwrite", "--run-dir", "a folder", "-s", "seed=3")
     assert got == code

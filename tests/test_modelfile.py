@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -307,22 +308,24 @@ def test_a_file_that_may_not_be_read_is_refused(saved: Path) -> None:
 # --- writing ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """No file may grow beyond 2,000 bytes."""
+    """No file may grow beyond 2,000 bytes; not for longer than needed, for pytest's own output may be a file."""
     resource = pytest.importorskip("resource", reason="this system has no limits of that kind")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_else(
-    saved: Path, small_files: None
-) -> None:
+def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_else(saved: Path) -> None:
     old = saved.read_bytes()
-    with pytest.raises(MachineError, match=r"model\.safetensors could not be written: File too large"):
-        save_model(saved, make_model())
+    model = make_model()
+    fault = pytest.raises(MachineError, match=r"model\.safetensors could not be written: File too large")
+    with fault, small_files():
+        save_model(saved, model)
     assert saved.read_bytes() == old
     assert list(saved.parent.iterdir()) == [saved]
 
