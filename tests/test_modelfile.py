@@ -310,7 +310,7 @@ def test_a_file_that_may_not_be_read_is_refused(saved: Path) -> None:
 
 @contextmanager
 def small_files() -> Iterator[None]:
-    """No file may grow beyond 2,000 bytes; not for longer than needed, for pytest's own output may be a file."""
+    """No file may grow beyond 2,000 bytes; kept short, since pytest's own output may be a file."""
     resource = pytest.importorskip("resource", reason="this system has no limits of that kind")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
