@@ -50,6 +50,12 @@ class RunState:
     vocabulary_hash: str = ""
     """That of the prepared data: other ids mean another run."""
 
+    def beaten_by(self, bleu: float, loss: float) -> bool:
+        """Whether a validation is better than the best so far: by BLEU, ties by loss."""
+        if self.best_bleu is None or self.best_loss is None:
+            return True
+        return (bleu, -loss) > (self.best_bleu, -self.best_loss)
+
 
 def save_checkpoint(
     folder: Path,

@@ -19,6 +19,7 @@ from nmt.data.dataset import Split
 from nmt.data.vocabulary import PAD
 from nmt.errors import CheckpointError, RunError
 from nmt.model.transformer import Transformer
+from nmt.modelfile import BEST, LAST
 from nmt.runtime import StopSignals
 from nmt.training.checkpoint import (
     RunState,
@@ -76,12 +77,12 @@ class RunFolder:
     @property
     def best(self) -> Path:
         """The model with the best validation BLEU."""
-        return self.path / "best.safetensors"
+        return self.path / BEST
 
     @property
     def last(self) -> Path:
         """The model after the last validation or stop."""
-        return self.path / "last.safetensors"
+        return self.path / LAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +273,7 @@ class Trainer:
             loss = self._validation_loss()
             self._demand_numbers(loss)
             quality = self.hooks.quality(self.network)
-            better = state.best_bleu is None or (quality.bleu, -loss) > (
-                state.best_bleu,
-                -(state.best_loss or 0.0),
-            )
+            better = state.beaten_by(quality.bleu, loss)
             state.stale = 0 if better else state.stale + 1
             if better:
                 state.best_bleu, state.best_loss, state.best_step = quality.bleu, loss, state.step
