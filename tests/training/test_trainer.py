@@ -298,3 +298,12 @@ def test_the_averaged_weights_are_validated_and_the_plain_ones_trained_on(tmp_pa
     torch.testing.assert_close(seen[0], dict(trainer.average.weights), rtol=0, atol=0)
     name = "tgt_embedding.tokens.weight"
     assert not torch.equal(seen[0][name], weights(trainer)[name])
+
+
+def test_an_average_without_memory_is_the_weights_after_the_last_step(tmp_path: Path) -> None:
+    seen: list[dict[str, Tensor]] = []
+    recorder = Recorder()
+    trainer = make_trainer(tmp_path, recorder, ema_decay=0.0, epochs=1)
+    recorder.during = lambda: seen.append(weights(trainer))
+    trainer.fit()
+    torch.testing.assert_close(seen[0], weights(trainer))
