@@ -174,7 +174,7 @@ class DecodeConfig(Section):
     """A translation has at most max_length_ratio * source tokens + max_length_extra tokens."""
     max_length_extra: NotNegative = 10
     """See max_length_ratio."""
-    max_source_tokens: Count = 512
+    max_source_tokens: Count = 256
     """Longer source lines are cut here, with a warning."""
 
 

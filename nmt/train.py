@@ -102,9 +102,8 @@ def _without_overlong(val: Split, limit: int) -> Split:
     """The pairs whose loss fits into memory; BLEU is taken on all of them, and search cuts their sources."""
     keep = ((val.src.lengths <= limit) & (val.tgt.lengths <= limit)).nonzero()[0]
     if len(keep) < len(val):
-        log.warning(
-            "%d validation pairs of more than %d tokens are left out of the loss", len(val) - len(keep), limit
-        )
+        left_out = len(val) - len(keep)
+        log.warning("validation pairs of more than %d tokens, left out of the loss: %d", limit, left_out)
     return val.select(keep)
 
 

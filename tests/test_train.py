@@ -212,7 +212,7 @@ def test_a_very_long_validation_pair_is_scored_and_left_out_of_the_loss(
     long = Pair("Hund " * 5000, "dog " * 5000)
     folder = write(Path("corpus"), caption_pairs["train"][:20], [*caption_pairs["val"][:2], long])
     assert train(small_config(folder)).best_bleu is not None
-    assert "1 validation pairs of more than 512 tokens are left out of the loss" in caplog.text
+    assert "validation pairs of more than 256 tokens, left out of the loss: 1" in caplog.text
 
 
 def test_the_model_file_does_not_carry_where_the_files_came_from(tiny_prepared: PreparedData) -> None:

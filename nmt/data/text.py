@@ -185,7 +185,8 @@ def _load_installed(pipeline: str) -> Any:
         name = _full_name(pipeline)
         command = f"python -m spacy download {name}"
         if "[E050]" in str(error) or "[E941]" in str(error):
-            raise DataError(f"spaCy pipeline '{pipeline}' is not installed: {command}") from error
+            hint = None if name == pipeline else f"spaCy 3 has no short names: write {name} in the config"
+            raise DataError(f"spaCy pipeline '{pipeline}' is not installed: {command}", hint=hint) from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
             f"spaCy {__version__} cannot load pipeline '{pipeline}': {reason}", hint=command

@@ -151,7 +151,7 @@ def build_word_vocabulary(
     if len(words) == len(SPECIALS):
         most = max(token_counts.values(), default=0)
         raise DataError(
-            f"the vocabulary is empty: min_freq is {min_freq}, max_size is {max_size}, "
+            f"the vocabulary is empty: min_freq is {min_freq}, max_size is {max_size or 'null'}, "
             f"and the most frequent token occurs {most} times",
             hint="lower min_freq, raise max_size, or train on more text",
         )

@@ -292,7 +292,7 @@ class Trainer:
         )
         log.info(
             "epoch %d: validation loss %.3f, BLEU %.2f%s, after %s",
-            state.epoch,
+            state.epoch + (state.position > 0),
             loss,
             quality.bleu,
             " (best)" if better else "",

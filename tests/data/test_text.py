@@ -262,6 +262,7 @@ def test_an_absent_pipeline_gives_the_install_command_in_one_line(
     assert caught.value.message == (
         f"spaCy pipeline '{pipeline}' is not installed: python -m spacy download {package}"
     )
+    assert (f"write {package} in the config" in str(caught.value.hint)) == (pipeline != package)
 
 
 @pytest.fixture
