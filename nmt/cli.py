@@ -417,6 +417,8 @@ def translate(
     """
     if texts and input_file is not None:
         raise typer.BadParameter("give either TEXT or --input, not both")
+    if input_file and output and input_file.exists() and output.exists() and input_file.samefile(output):
+        raise DataError(f"--output {output} is the input, which would be lost", hint="name another file")
     lines: Iterable[str]
     if texts:
         lines = _sentences(texts)
@@ -437,6 +439,10 @@ def _find_model(option: Path | None, config: str | None) -> Path:
     from nmt.modelfile import resolve_model
     from nmt.runtime import default_model
 
+    if config is not None:
+        from nmt.config import find_config
+
+        find_config(config)  # a mistyped name is an error, also where the model is named otherwise
     if (named := option or default_model()) is not None:
         return resolve_model(named)
 

@@ -386,6 +386,8 @@ def _read_file(path: Path, settings: _Settings, chain: tuple[Path, ...]) -> None
         if not isinstance(parent, str):
             raise ConfigError(f"{path}: extends: must be the name of one config file")
         beside = path.parent / parent
+        if beside.is_file() and beside.resolve() == resolved and not (shipped_configs() / parent).is_file():
+            raise ConfigError(f"{path}: extends itself")
         is_another = beside.is_file() and beside.resolve() != resolved
         _read_file(beside if is_another else _shipped_config(parent), settings, (*chain, resolved))
         settings.merge({"name": values.get("name", _default_name(path))}, {})

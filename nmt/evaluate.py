@@ -111,8 +111,8 @@ def evaluate(
     file = resolve_model(model)
     where = select_device(device)
     dtype = select_precision(precision, where, training=False)
-    log.info("model %s on %s", file, device_line(where, dtype))
     loaded = load_model(file, where)
+    log.info("model %s on %s", file, device_line(where, dtype))
     if source is not None and reference is not None:
         task = _files_task(loaded, source, reference)
     else:

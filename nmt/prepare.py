@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt import __version__
-from nmt.config import Config, VocabularyConfig, config_from_mapping
+from nmt.config import Config, DataConfig, VocabularyConfig, config_from_mapping
 from nmt.data import captions, multi30k
 from nmt.data.batching import plan_batches, token_share
 from nmt.data.corpus import Pair, SplitFiles, find_split, find_splits, read_parallel
@@ -83,6 +83,7 @@ def prepare(config: Config, *, out: Path | None = None) -> PreparedSummary:
     Raises DataError for text that cannot be used, DownloadError for files that cannot be had.
     """
     folder = out or prepared_folder(config)
+    _refuse_absent_source(config.data)
     fresh = not _is_current(folder, config) and _prepare_alone(folder, config)
     return PreparedSummary(open_prepared(folder), fresh, config.train.batch_tokens, config.seed)
 
@@ -172,7 +173,10 @@ def _build(folder: Path, config: Config) -> None:
     raw = {name: source.read(name) for name in (settings.train, settings.val, *source.tests)}
     for name, pairs in raw.items():
         if not pairs:
-            raise DataError(f"split {name} of {settings.source} is empty")
+            raise DataError(
+                f"split {name} of {settings.source} is empty",
+                hint=f"put sentences into {name}.{settings.src_lang} and {name}.{settings.tgt_lang}",
+            )
     tokens = {}
     for name, pairs in raw.items():
         log.info("tokenising %s: %s pairs", name, f"{len(pairs):,}")
@@ -257,12 +261,7 @@ def _folder_source(config: Config) -> _Source:
     folder = Path(data.source)
     if (folder / MANIFEST).is_file():
         raise DataError(f"{folder} is a prepared folder already", hint="name it with --data when you train")
-    if not folder.is_dir():
-        raise DataError(
-            f"{data.source} is neither multi30k nor captions nor a folder",
-            hint=f"a folder of your own needs train.{data.src_lang}, train.{data.tgt_lang}, "
-            f"val.{data.src_lang}, val.{data.tgt_lang}",
-        )
+    _refuse_absent_source(data)
     langs = data.src_lang, data.tgt_lang
     needed = (data.train, data.val, *(data.tests or ()))
     files = {name: find_split(folder, name, *langs) for name in needed}
@@ -272,6 +271,16 @@ def _folder_source(config: Config) -> _Source:
         tests = tuple(name for name in sorted(others) if name not in files)
         files.update((name, others[name]) for name in tests)
     return _Source(files, {}, tests, _hash_files(files))
+
+
+def _refuse_absent_source(data: DataConfig) -> None:
+    """Before anything is made: a name that is mistyped, or a folder that lies elsewhere."""
+    if data.source not in ("multi30k", "captions") and not Path(data.source).is_dir():
+        raise DataError(
+            f"{data.source} is neither multi30k nor captions nor a folder in {Path.cwd()}",
+            hint=f"a folder of your own needs train.{data.src_lang}, train.{data.tgt_lang}, "
+            f"val.{data.src_lang}, val.{data.tgt_lang}",
+        )
 
 
 def _hash_files(files: Mapping[str, SplitFiles]) -> dict[str, str]:

@@ -90,6 +90,13 @@ def _train(
         hooks=_hooks(config, data, val, run),
         vocabulary_hash=data.vocabulary_hash,
     )
+    if trainer.total_steps <= config.train.warmup_steps:
+        log.warning(
+            "the run has %d steps, all of them within the warm-up of %d: the learning rate stays low; "
+            "raise train.epochs, or lower train.batch_tokens and train.warmup_steps",
+            trainer.total_steps,
+            config.train.warmup_steps,
+        )
     if resume:
         _resume(trainer, run)
     stopped_by = trainer.fit()
@@ -112,6 +119,11 @@ def _check_run_folder(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
         raise RunError("--resume and --overwrite exclude each other")
     if run.path.exists() and not run.path.is_dir():
         raise RunError(f"{run.path} is no folder", hint="name another one: --run-dir DIR")
+    if not run.config.exists() and run.path.exists() and any(p.name[0] != "." for p in run.path.iterdir()):
+        raise RunError(
+            f"{run.path} holds something that is no run; it is left as it is",
+            hint="name another folder: --run-dir DIR",
+        )
     if run.config.exists() and not (resume or overwrite):
         raise RunError(
             f"{run.path} holds a run already",
@@ -147,7 +159,9 @@ def _resume(trainer: Trainer, run: RunFolder) -> None:
         log.info("no checkpoint in %s: starting from the beginning", run.path)
     elif trainer.finished:
         log.info(
-            "the run in %s is finished: %d steps; raise train.epochs to go on", run.path, trainer.state.step
+            "the run in %s is finished: %d steps; raise train.epochs or train.max_steps to go on",
+            run.path,
+            trainer.state.step,
         )
     else:
         log.info("going on from step %d of %d", trainer.state.step, trainer.total_steps)

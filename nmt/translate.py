@@ -83,14 +83,18 @@ class Translator:
         file = resolve_model(_or_default(path))
         where = select_device(device)
         dtype = select_precision(precision, where, training=False)
+        model = load_model(file, where)
         log.info("model %s on %s", file, device_line(where, dtype))
-        return cls(load_model(file, where), dtype=dtype)
+        return cls(model, dtype=dtype)
 
-    def translate(self, texts: Sequence[str]) -> list[Translation]:
+    def translate(self, texts: Iterable[str]) -> list[Translation]:
         """Translate each text as one sentence; one translation for each, in order."""
         if isinstance(texts, str):
             raise TypeError("translate takes a list of texts: [text] for a single one")
-        return self._translate(texts, first_line=1)
+        lines = list(texts)
+        if wrong := [type(line).__name__ for line in lines if not isinstance(line, str)]:
+            raise TypeError(f"translate takes texts, and a {wrong[0]} is none")
+        return self._translate(lines, first_line=1)
 
     def stream(self, lines: Iterable[str], *, interactive: bool = False) -> Iterator[Translation]:
         """Translate lines as they come, in order, holding only some of them at a time.

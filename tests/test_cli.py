@@ -564,3 +564,24 @@ def test_the_exit_code_of_a_stopped_training_names_its_signal(
     assert got == code
     assert ("to go on: nmt train --run-dir 'a folder' -s seed=3 --resume" in err) == (number is not None)
     assert ("nmt translate --model" in out) == (number is None)
+
+
+def test_the_input_is_not_overwritten_by_its_translation(
+    tiny_model_path: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    source = tmp_path / "source.txt"
+    source.write_text("Ein Hund.\n", "utf-8")
+    code, _, err = nmt_here(
+        "translate", "--model", str(tiny_model_path), "-i", str(source), "-o", str(source)
+    )
+    assert code == 2
+    assert "is the input" in err
+    assert source.read_text("utf-8") == "Ein Hund.\n"
+
+
+def test_a_mistyped_config_is_an_error_beside_a_model_too(
+    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    code, _, err = nmt_here("translate", "--model", str(tiny_model_path), "--config", "bsae.yaml", "Hund")
+    assert code == 2
+    assert "bsae.yaml" in err

@@ -364,3 +364,7 @@ def test_extends_means_the_same_from_every_folder(tmp_path: Path, monkeypatch: p
     assert load_config(tmp_path / "mine.yaml").seed == load_config(shipped_configs() / "base.yaml").seed
     (tmp_path / "here" / "base.yaml").write_text("extends: base.yaml\nseed: 78\n", "utf-8")
     assert load_config("base.yaml").seed == 78  # one's own base.yaml over the shipped one
+
+
+def test_a_config_that_extends_itself_is_told_so(tmp_path: Path) -> None:
+    assert "extends itself" in refusal(tmp_path, "extends: mine.yaml").message

@@ -269,3 +269,22 @@ def test_two_steps_warn_of_nothing_and_need_neither_spacy_nor_torchtext(tiny_pre
     assert "\r" not in done.stderr
     assert "best.safetensors" in done.stdout
     assert read_events(Path("runs/small/metrics.jsonl"))[-1]["step"] == 2
+
+
+def test_a_folder_of_something_else_is_not_trained_into(tiny_prepared: PreparedData) -> None:
+    Path("thesis").mkdir()
+    Path("thesis/chapter.txt").write_text("dear")
+    for options in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(RunError, match="no run"):
+            train(small_config(tiny_prepared.folder), run_dir=Path("thesis"), **options)
+    assert [path.name for path in Path("thesis").iterdir()] == ["chapter.txt"]
+    Path("thesis/chapter.txt").rename("file")
+    with pytest.raises(RunError, match="no folder"):
+        train(small_config(tiny_prepared.folder), run_dir=Path("file"))
+
+
+def test_a_run_that_ends_within_its_warm_up_is_warned_of(
+    tiny_prepared: PreparedData, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(small_config(tiny_prepared.folder, warmup_steps=400))
+    assert "within the warm-up of 400" in caplog.text

@@ -423,3 +423,11 @@ def test_the_package_offers_the_translator_and_nothing_by_accident() -> None:
     assert nmt.Translation is Translation
     with pytest.raises(AttributeError, match="no attribute 'Transaltor'"):
         nmt.Transaltor  # noqa: B018
+
+
+def test_any_iterable_of_texts_will_do_and_nothing_but_texts(
+    translator: Translator, lines: list[str]
+) -> None:
+    assert translator.translate(line for line in lines) == translator.translate(lines)
+    with pytest.raises(TypeError, match="int"):
+        translator.translate(["Ein Hund.", 3])  # type: ignore[list-item]
