@@ -150,8 +150,9 @@ def build_word_vocabulary(
     words = Vocab(token_counts, min_freq=min_freq, max_size=max_size, specials=list(SPECIALS)).itos
     if len(words) == len(SPECIALS):
         most = max(token_counts.values(), default=0)
+        limit = "null" if max_size is None else max_size
         raise DataError(
-            f"the vocabulary is empty: min_freq is {min_freq}, max_size is {max_size or 'null'}, "
+            f"the vocabulary is empty: min_freq is {min_freq}, max_size is {limit}, "
             f"and the most frequent token occurs {most} times",
             hint="lower min_freq, raise max_size, or train on more text",
         )
