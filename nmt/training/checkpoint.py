@@ -65,12 +65,12 @@ def save_checkpoint(
     average: WeightAverage | None,
     *,
     keep: int,
-) -> Path:
-    """Write a checkpoint into `folder`, delete all others but the last `keep` - 1; returns its path.
+) -> None:
+    """Write a checkpoint into `folder` and delete all others but the `keep` - 1 before it.
 
     Raises MachineError where it cannot be written; the earlier ones are then as they were.
     """
-    target = folder / f"{PREFIX}{state.step:08d}"
+    target = checkpoint_path(folder, state)
     with whole_folder(target) as draft:
         (draft / WEIGHTS).write_bytes(save(_tensors(network, optimizer, average)))
         (draft / STATE).write_bytes(_as_json(state))
@@ -79,12 +79,16 @@ def save_checkpoint(
     earlier = [path for path in others if path < target]
     for path in (*later, *earlier[: len(earlier) - keep + 1]):
         shutil.rmtree(path, ignore_errors=True)
-    return target
 
 
-def update_state(checkpoint: Path, state: RunState) -> None:
-    """Note in a checkpoint what happened since without another step, such as its validation."""
-    write_whole(checkpoint / STATE, _as_json(state))
+def update_state(folder: Path, state: RunState) -> None:
+    """Note in the checkpoint of this step what happened since without another one: its validation."""
+    write_whole(checkpoint_path(folder, state) / STATE, _as_json(state))
+
+
+def checkpoint_path(folder: Path, state: RunState) -> Path:
+    """Where the checkpoint of a state lies."""
+    return folder / f"{PREFIX}{state.step:08d}"
 
 
 def _as_json(state: RunState) -> bytes:

@@ -23,7 +23,6 @@ from nmt.modelfile import BEST, LAST
 from nmt.runtime import StopSignals
 from nmt.training.checkpoint import (
     RunState,
-    list_checkpoints,
     load_last_checkpoint,
     save_checkpoint,
     update_state,
@@ -181,7 +180,7 @@ class Trainer:
                 if state.validation_due:
                     self._validate(metrics, begun)
                     state.validation_due = False
-                    update_state(list_checkpoints(self.run.checkpoints)[-1], state)
+                    update_state(self.run.checkpoints, state)
         return stop.requested
 
     def _train_epoch(self, metrics: Metrics, bar: ProgressBar, stop: StopSignals, begun: float) -> None:

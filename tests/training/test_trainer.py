@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -307,3 +309,21 @@ def test_an_average_without_memory_is_the_weights_after_the_last_step(tmp_path: 
     recorder.during = lambda: seen.append(weights(trainer))
     trainer.fit()
     torch.testing.assert_close(seen[0], weights(trainer))
+
+
+def test_a_validation_made_up_for_is_noted_in_its_own_checkpoint_and_not_in_a_damaged_later_one(
+    tmp_path: Path,
+) -> None:
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        make_trainer(tmp_path, Recorder(during=fail), epochs=1).fit()
+    (own,) = tmp_path.glob("checkpoints/step-*")
+    damaged = Path(shutil.copytree(own, own.with_name("step-99999999")))
+    (damaged / "state.json").write_text("{")
+    resumed = make_trainer(tmp_path, epochs=1)
+    resumed.resume()
+    resumed.fit()
+    assert (damaged / "state.json").read_text() == "{"
+    assert json.loads((own / "state.json").read_text())["validation_due"] is False
