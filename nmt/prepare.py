@@ -101,7 +101,8 @@ def open_or_prepare(config: Config) -> tuple[Config, PreparedData]:
     folder = prepared_folder(config)
     if not _is_current(folder, config):
         log.info("preparing %s first (no current prepared data there)", folder)
-        return config, prepare(config).data
+        _refuse_absent_source(config.data)
+        _prepare_alone(folder, config)
     return config, open_prepared(folder)
 
 
@@ -127,8 +128,7 @@ def _is_current(folder: Path, config: Config) -> bool:
     if not (folder / MANIFEST).is_file():
         return False
     try:
-        manifest = read_manifest(folder)
-        open_prepared(folder)
+        manifest = open_prepared(folder).manifest
     except DataError as error:
         log.warning("%s; preparing anew", error.message)
         return False
@@ -323,7 +323,7 @@ def _encode(name: str, sides: tuple[Tokens, Tokens], vocabularies: tuple[Vocabul
 
 
 def _drop_long(split: Split, max_tokens: int) -> tuple[Split, int]:
-    keep = ((split.src.lengths <= max_tokens) & (split.tgt.lengths <= max_tokens)).nonzero()[0]
+    keep = split.rows_within(max_tokens)
     if not len(keep):
         raise DataError(
             f"every training pair has more than {max_tokens} tokens on a side", hint="raise data.max_tokens"

@@ -107,9 +107,8 @@ def _train(
 
 def _without_overlong(val: Split, limit: int) -> Split:
     """The pairs whose loss fits into memory; BLEU is taken on all of them, and search cuts their sources."""
-    keep = ((val.src.lengths <= limit) & (val.tgt.lengths <= limit)).nonzero()[0]
-    if len(keep) < len(val):
-        left_out = len(val) - len(keep)
+    keep = val.rows_within(limit)
+    if left_out := len(val) - len(keep):
         log.warning("validation pairs of more than %d tokens, left out of the loss: %d", limit, left_out)
     return val.select(keep)
 

@@ -97,10 +97,9 @@ def pad_source(sentences: Sequence[Ids | Sequence[int]]) -> tuple[Tensor, Tensor
 def token_share(split: Split, plan: Sequence[Rows]) -> float:
     """The share of the positions in a plan's batches, both sides together, that are no padding."""
     used, total = 0, 0
-    for rows in plan:
-        for lengths in (split.src.lengths[rows] + 1, split.tgt.lengths[rows] + 1):
-            used += int(lengths.sum())
-            total += int(lengths.max()) * len(rows)
+    for lengths in (split.src.lengths + 1, split.tgt.lengths + 1):
+        used += sum(int(lengths[rows].sum()) for rows in plan)
+        total += sum(int(lengths[rows].max()) * len(rows) for rows in plan)
     return used / total if total else 1.0
 
 

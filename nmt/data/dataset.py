@@ -72,6 +72,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.src)
 
+    def rows_within(self, limit: int) -> npt.NDArray[np.int64]:
+        """The rows that have at most `limit` tokens on either side."""
+        return ((self.src.lengths <= limit) & (self.tgt.lengths <= limit)).nonzero()[0]
+
     def select(self, rows: npt.NDArray[np.int64]) -> Split:
         """The split of the given rows alone; itself where that is all of them."""
         if len(rows) == len(self):
