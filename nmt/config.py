@@ -101,31 +101,81 @@ class ModelConfig(Section):
     decoder_layers: Count = 3
     """Layers of the decoder."""
     d_model: Count = 256
-    """Width of embeddings and layers; even, and a multiple of heads."""
+    """Width of embeddings and layers."""
     heads: Count = 8
-    """Attention heads, each d_model / heads wide."""
+    """Attention heads."""
+    head_width: Count | None = None
+    """Width of a head's queries and keys; null takes d_model / heads."""
+    value_width: Count | None = None
+    """Width of a head's values; null takes d_model / heads."""
+    projection_bias: bool = True
+    """Biases in attention's four projections."""
     feed_forward: Count = 1024
     """Inner width of the feed-forward sublayer."""
+    activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
+    """The feed-forward's nonlinearity: ReLU, GELU, or GELU approximated by tanh."""
     dropout: Probability = 0.3
-    """Dropout on embeddings and on each sublayer's output."""
+    """Dropout on each sublayer's output, before it is added to the residual."""
+    embedding_dropout: Probability | None = None
+    """Dropout on the sum of embedding and position; null takes that of `dropout`."""
     attention_dropout: Probability = 0.0
     """Dropout on attention weights."""
     activation_dropout: Probability = 0.0
-    """Dropout after the feed-forward's ReLU."""
+    """Dropout after the feed-forward's nonlinearity."""
     norm: Literal["pre", "post"] = "pre"
-    """Layer norm before each sublayer (and once at the end of each stack), or after each residual sum."""
+    """Layer norm before each sublayer, or after each residual sum."""
+    final_norm: bool | None = None
+    """A last layer norm behind each stack; null has one with norm pre and none with post."""
+    embedding_norm: bool = False
+    """A layer norm behind the embedding's dropout, before the first layer."""
+    norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
+    """What layer norms add to the variance."""
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    """Sinusoids or learned rows added to the embedding, or queries and keys rotated in self-attention."""
+    max_positions: Count = 512
+    """Rows of a learned table: no sentence is longer. Sinusoids and rotations go on without end."""
     share_embeddings: Literal["none", "target", "all"] = "all"
     """Share nothing; target embedding with output projection; or the source embedding too."""
+    scale: Literal["emb", "prj", "none"] = "emb"
+    """Multiply embeddings by sqrt(d_model); or logits by 1/sqrt(d_model), where embeddings are shared."""
+    output_bias: bool = False
+    """A bias in the output projection."""
+    initialisation: Literal["xavier", "xavier_all", "depth_scaled"] = "xavier"
+    """Xavier-uniform matrices, normal embeddings; embeddings too; or layer l's matrices divided by sqrt(l)."""
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> Self:
-        if self.d_model % self.heads:
-            raise ValueError(f"d_model {self.d_model} is not a multiple of heads {self.heads}")
-        if self.d_model % 2:
+    def _parts_fit_together(self) -> Self:
+        if (self.head_width is None or self.value_width is None) and self.d_model % self.heads:
             raise ValueError(
-                f"d_model {self.d_model} is odd: sinusoidal positions need pairs of sine and cosine"
+                f"d_model {self.d_model} is not a multiple of heads {self.heads}: "
+                "change one, or give head_width and value_width"
+            )
+        if self.positions == "rotary" and self.key_width % 2:
+            raise ValueError(
+                f"positions is 'rotary', which turns pairs of columns, but a head is {self.key_width} wide: "
+                "change d_model, heads or head_width"
+            )
+        if self.scale == "prj" and self.share_embeddings == "none":
+            raise ValueError(
+                "scale is 'prj' but share_embeddings is 'none': "
+                "scaled logits make up for a projection that is an embedding"
             )
         return self
+
+    @property
+    def key_width(self) -> int:
+        """Width of a head's queries and keys, d_k."""
+        return self.head_width or self.d_model // self.heads
+
+    @property
+    def head_value_width(self) -> int:
+        """Width of a head's values, d_v."""
+        return self.value_width or self.d_model // self.heads
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a layer norm closes each stack."""
+        return self.norm == "pre" if self.final_norm is None else self.final_norm
 
 
 class TrainConfig(Section):
@@ -136,13 +186,17 @@ class TrainConfig(Section):
     max_steps: Count | None = None
     """Stop after so many steps, whatever the epochs; null sets no limit."""
     batch_tokens: Count = 4096
-    """Most positions, padding included, that one step has on either side."""
+    """Most positions, padding included, that one step has on either side, over all devices."""
+    batch_sentences: Count | None = None
+    """Most pairs that one step has; null sets no limit."""
+    accumulation: Count = 1
+    """A step's pairs are computed in so many parts, one after the other, where memory is short."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 3e-3
     """Highest learning rate, reached at the end of the warm-up."""
     warmup_steps: NotNegative = 400
     """Steps in which the learning rate rises from zero to its highest value."""
-    schedule: Literal["inverse_sqrt", "linear", "constant"] = "linear"
-    """After the warm-up: fall with 1/sqrt(step), fall in a line to zero at the last step, or stay."""
+    schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "linear"
+    """After the warm-up: fall with 1/sqrt(step), in a line or a half cosine towards zero, or stay."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.98)
     """AdamW's two decay rates."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-9
@@ -151,10 +205,22 @@ class TrainConfig(Section):
     """AdamW's decoupled weight decay, on matrices only."""
     clip_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Gradients with a larger norm are scaled down to it; null leaves them alone."""
+    max_skipped_steps: NotNegative = 10
+    """Training stops when more steps in a row than this were skipped for a loss or gradient that is no number."""
     label_smoothing: Probability = 0.1
-    """Probability mass spread evenly over the vocabulary."""
+    """Probability mass that is taken from the right token."""
+    smoothing_mass: Literal["all", "others"] = "all"
+    """Who gets that mass, evenly: all tokens of the vocabulary, or all but the right one and padding."""
+    r_drop: Annotated[float, Field(ge=0.0)] = 0.0
+    """Weight of the divergence between two passes with different dropout (R-Drop); 0 makes one pass."""
+    subword_dropout: Probability = 0.0
+    """Share of the training words that are cut into other subwords at random, anew each epoch."""
+    word_dropout: Probability = 0.0
+    """Share of the source tokens that are read as <unk> at random in training."""
     ema_decay: Probability | None = 0.998
     """Validate and keep a moving average of the weights with this decay a step; null keeps the weights."""
+    average_checkpoints: NotNegative = 0
+    """At the end, try the mean of so many last validated weights, and of as many around the best; 0: neither."""
     validate_every_epochs: Count = 1
     """Epochs between two validations (loss and greedy BLEU on the validation split)."""
     patience: Count | None = None
@@ -208,6 +274,29 @@ class Config(Section):
             raise ValueError(
                 "model.share_embeddings is 'all' but vocabulary.joint is false: "
                 "one embedding for both sides needs one vocabulary"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _learned_positions_reach_far_enough(self) -> Self:
+        rows = self.model.max_positions
+        for name, longest in (
+            ("data.max_tokens", self.data.max_tokens),
+            ("decode.max_source_tokens", self.decode.max_source_tokens),
+        ):
+            if self.model.positions == "learned" and longest + 1 > rows:
+                raise ValueError(
+                    f"{name} is {longest}, with <eos> one more, but model.max_positions is {rows}: "
+                    "learned positions end there"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _subword_dropout_needs_subwords(self) -> Self:
+        if self.train.subword_dropout and self.vocabulary.kind == "word":
+            raise ValueError(
+                f"train.subword_dropout is {self.train.subword_dropout} but vocabulary.kind is 'word': "
+                "words are not cut"
             )
         return self
 

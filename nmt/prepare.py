@@ -49,6 +49,7 @@ class PreparedSummary:
     fresh: bool
     """True when the folder was made now, False when it was already there."""
     batch_tokens: int
+    batch_sentences: int | None
     seed: int
 
     @property
@@ -85,7 +86,10 @@ def prepare(config: Config, *, out: Path | None = None) -> PreparedSummary:
     folder = out or prepared_folder(config)
     _refuse_absent_source(config.data)
     fresh = not _is_current(folder, config) and _prepare_alone(folder, config)
-    return PreparedSummary(open_prepared(folder), fresh, config.train.batch_tokens, config.seed)
+    train = config.train
+    return PreparedSummary(
+        open_prepared(folder), fresh, train.batch_tokens, train.batch_sentences, config.seed
+    )
 
 
 def open_or_prepare(config: Config) -> tuple[Config, PreparedData]:
@@ -362,7 +366,9 @@ def _table(summary: PreparedSummary) -> str:
         for row in rows
     ]
     train = data.split(data.train)
-    plan = plan_batches(train, summary.batch_tokens, seed=summary.seed, epoch=0)
+    plan = plan_batches(
+        train, summary.batch_tokens, seed=summary.seed, epoch=0, max_rows=summary.batch_sentences
+    )
     sizes = len(data.src_vocabulary), len(data.tgt_vocabulary)
     joint = data.manifest.settings["vocabulary"]["joint"]
     vocabulary = f"{sizes[0]:,} joint" if joint else f"{sizes[0]:,} source, {sizes[1]:,} target"

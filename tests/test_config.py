@@ -94,7 +94,19 @@ def test_a_key_like_no_other_gets_the_list_of_those_there_are(tmp_path: Path) ->
         ("precision: fp16", "precision: should be 'auto', 'float32' or 'bf16'"),
         ("device: gpu", "device: 'gpu' is none of auto, cpu, cuda, cuda:N, mps"),
         ("model:\n  d_model: 129\n  heads: 4", "model: d_model 129 is not a multiple of heads 4"),
-        ("model:\n  d_model: 5\n  heads: 1", "model: d_model 5 is odd"),
+        (
+            "model:\n  d_model: 130\n  heads: 26\n  positions: rotary",
+            "positions is 'rotary', which turns pairs of columns, but a head is 5 wide",
+        ),
+        ("model:\n  scale: prj\n  share_embeddings: none", "scale is 'prj' but share_embeddings is 'none'"),
+        (
+            "model:\n  positions: learned\n  max_positions: 256",
+            "decode.max_source_tokens is 256, with <eos> one more, but model.max_positions is 256",
+        ),
+        (
+            "vocabulary:\n  kind: word\ntrain:\n  subword_dropout: 0.1",
+            "train.subword_dropout is 0.1 but vocabulary.kind is 'word'",
+        ),
         ("vocabulary:\n  joint: false", "share_embeddings is 'all' but vocabulary.joint is false"),
         ("data:\n  src_lang: en", "src_lang and tgt_lang are both 'en'"),
         ("data:\n  val: train", "must be different splits"),

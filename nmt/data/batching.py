@@ -46,13 +46,21 @@ class Batch:
         return Batch(src, src_keep, tgt_in, tgt_out, self.num_tokens)
 
 
-def plan_batches(split: Split, batch_tokens: int, *, seed: int, epoch: int, noise: float = 1.0) -> list[Rows]:
+def plan_batches(
+    split: Split,
+    batch_tokens: int,
+    *,
+    seed: int,
+    epoch: int,
+    noise: float = 1.0,
+    max_rows: int | None = None,
+) -> list[Rows]:
     """The rows of each batch of an epoch: a pure function of the lengths, `seed` and `epoch`.
 
     Sentences are sorted by target length, then by source length with up to `noise` tokens of randomness;
     cut into batches whose positions (rows times the longest sentence, <eos> counted) stay within
-    `batch_tokens` on either side; and the batches are shuffled. Each row comes exactly once; a sentence
-    longer than the budget is a batch of its own.
+    `batch_tokens` on either side, and rows within `max_rows`; and the batches are shuffled. Each row comes
+    exactly once; a sentence longer than the budget is a batch of its own.
     """
     random = np.random.default_rng([seed, epoch])
     src, tgt = split.src.lengths + 1, split.tgt.lengths + 1
@@ -60,7 +68,7 @@ def plan_batches(split: Split, batch_tokens: int, *, seed: int, epoch: int, nois
     # source lengths rise in one group of target lengths and fall in the next, so neighbours stay alike
     rising = np.where(tgt % 2 == 0, loose_src, -loose_src)
     order = np.lexsort((rising, tgt))
-    batches = cut_batches(order, np.maximum(src, tgt), batch_tokens)
+    batches = cut_batches(order, np.maximum(src, tgt), batch_tokens, max_rows)
     return [batches[i] for i in random.permutation(len(batches))]
 
 

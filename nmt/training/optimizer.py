@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -26,19 +27,23 @@ def learning_rate(step: int, settings: TrainConfig, total_steps: int) -> float:
     """The learning rate of step 1, 2, …: a straight rise for warmup_steps, then as the schedule says.
 
     `inverse_sqrt` is section 5.3 of "Attention Is All You Need", scaled so that the peak is
-    `settings.learning_rate`; `linear` reaches its last positive value at `total_steps`.
+    `settings.learning_rate`; `linear` and `cosine` (Loshchilov and Hutter, 2017, equation 5, one cycle down
+    to zero) reach their last positive value at `total_steps`.
     """
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step <= warmup:
         return peak * step / warmup
+    # of the steps behind the peak, 1 at the peak and above 0 at the last step, also where there is none
+    left = max(total_steps - step + 1, 1) / max(total_steps - max(warmup, 1) + 1, 1)
     match settings.schedule:
         case "constant":
             return peak
         case "inverse_sqrt":
             return float(peak * (max(warmup, 1) / step) ** 0.5)
         case "linear":
-            left, whole = total_steps - step + 1, total_steps - max(warmup, 1) + 1
-            return peak * max(left, 1) / max(whole, 1)
+            return peak * left
+        case "cosine":
+            return peak * (1 - math.cos(math.pi * left)) / 2
 
 
 class WeightAverage:

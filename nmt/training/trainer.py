@@ -340,4 +340,7 @@ class Trainer:
         )
 
     def _plan(self, epoch: int) -> list[Rows]:
-        return plan_batches(self.train, self.settings.batch_tokens, seed=self.seed, epoch=epoch)
+        settings = self.settings
+        return plan_batches(
+            self.train, settings.batch_tokens, seed=self.seed, epoch=epoch, max_rows=settings.batch_sentences
+        )
