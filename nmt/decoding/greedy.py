@@ -86,7 +86,7 @@ def translate_ids(
     with _evaluating(network):
         for rows in cut_batches(longest_first, lengths + 1, decode.batch_tokens, MAX_ROWS):
             batch = [sentences[row][: lengths[row]] for row in rows]
-            limits = [int(decode.max_length_ratio * len(ids)) + decode.max_length_extra for ids in batch]
+            limits = [_limit(len(ids), decode, network.max_positions) for ids in batch]
             src, src_keep = pad_source(batch)
             found = greedy(network, src.to(device), src_keep.to(device), torch.tensor(limits, device=device))
             for row, hypothesis in zip(rows, found, strict=True):
@@ -96,6 +96,12 @@ def translate_ids(
     if progress is not None and (empty := len(lengths) - len(longest_first)):
         progress(empty)
     return results
+
+
+def _limit(source_tokens: int, decode: DecodeConfig, max_positions: int | None) -> int:
+    """The most tokens of a translation: as the settings say, and with `<bos>` no more than have positions."""
+    limit = int(decode.max_length_ratio * source_tokens) + decode.max_length_extra
+    return limit if max_positions is None else min(limit, max_positions - 1)
 
 
 @contextmanager

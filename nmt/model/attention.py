@@ -1,6 +1,6 @@
 """Scaled dot-product and multi-head attention ("Attention Is All You Need", section 3.2).
 
-Letters: B batch, H heads, D head width, T queries, S keys, d_model = H * D.
+Letters: B batch, H heads, T queries, S keys, D width of a head (d_k for queries and keys, d_v for values).
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.config import ModelConfig
 from nmt.model.dropout import dropout
+from nmt.model.positions import RotaryPositions
 
 KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of one attention, each (B,H,S,D)."""
+"""Keys and values of one attention, (B,H,S,d_k) and (B,H,S,d_v)."""
 
 
 def attention_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
@@ -33,43 +35,75 @@ def causal_keep(length: int, device: torch.device) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, drop: float = 0.0) -> Tensor:
-    """softmax(Q K^T / sqrt(D) + bias) V, equation 1.
+def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k) + bias), the weights of equation 1.
 
-    query (B,H,T,D), key and value (B,H,S,D), bias broadcastable to (B,H,T,S) or None, drop the
-    probability with which attention weights are dropped. Returns (B,H,T,D).
+    query (B,H,T,d_k), key (B,H,S,d_k), bias broadcastable to (B,H,T,S) or None; returns (B,H,T,S).
+    """
+    scores = query @ key.mT / math.sqrt(query.size(-1))
+    if bias is not None:
+        scores = scores + bias
+    return scores.softmax(-1)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, drop: float = 0.0) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k) + bias) V, equation 1.
+
+    query (B,H,T,d_k), key (B,H,S,d_k), value (B,H,S,d_v), bias broadcastable to (B,H,T,S) or None, drop
+    the probability with which attention weights are dropped. Returns (B,H,T,d_v).
 
     On the CPU this is two matrix products and a softmax: the backward pass of torch's fused kernel is
     several times slower there on sentences. Elsewhere the fused kernel is used.
     """
     if query.device.type != "cpu":
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=drop)
-    scores = query @ key.mT / math.sqrt(query.size(-1))  # (B,H,T,S)
-    if bias is not None:
-        scores = scores + bias
-    return dropout(scores.softmax(-1), drop) @ value
+    return dropout(attention_weights(query, key, bias), drop) @ value
 
 
 class MultiHeadAttention(nn.Module):
-    """H attentions side by side, each on its own projection of the input (section 3.2.2)."""
+    """H attentions side by side, each on its own projection of the input (section 3.2.2).
 
-    def __init__(self, d_model: int, heads: int, drop: float) -> None:
+    Where positions are rotary, self-attention turns its queries and keys; attention over the encoder's
+    output, whose positions count another sentence, does not.
+    """
+
+    def __init__(self, config: ModelConfig, *, over_itself: bool) -> None:
         super().__init__()
-        self.heads = heads
-        self.drop = drop
-        self.query = nn.Linear(d_model, d_model)
-        self.key_value = nn.Linear(d_model, 2 * d_model)
-        self.output = nn.Linear(d_model, d_model)
+        d_model, bias = config.d_model, config.projection_bias
+        self.heads = config.heads
+        self.drop = config.attention_dropout
+        self.widths = config.heads * config.key_width, config.heads * config.head_value_width
+        self.query = nn.Linear(d_model, self.widths[0], bias=bias)
+        self.key_value = nn.Linear(d_model, sum(self.widths), bias=bias)
+        self.output = nn.Linear(self.widths[1], d_model, bias=bias)
+        turns = over_itself and config.positions == "rotary"
+        self.rotary = RotaryPositions(config.key_width) if turns else None
 
-    def keys_values(self, states: Tensor) -> KeysValues:
-        """Project (B,S,d_model) to keys and values, each (B,H,S,D)."""
-        key, value = self.key_value(states).chunk(2, dim=-1)
-        return self._split(key), self._split(value)
+    def keys_values(self, states: Tensor, start: int = 0) -> KeysValues:
+        """Project (B,S,d_model), the first at position `start`, to (B,H,S,d_k) and (B,H,S,d_v)."""
+        key, value = (self._split(part) for part in self.key_value(states).split(self.widths, dim=-1))
+        return key if self.rotary is None else self.rotary(key, start), value
 
-    def forward(self, states: Tensor, keys_values: KeysValues, bias: Tensor | None) -> Tensor:
-        """Attend from (B,T,d_model) to `keys_values`; returns (B,T,d_model)."""
-        drop = self.drop if self.training else 0.0
-        context = attend(self._split(self.query(states)), *keys_values, bias, drop)  # (B,H,T,D)
+    def forward(
+        self,
+        states: Tensor,
+        keys_values: KeysValues,
+        bias: Tensor | None,
+        start: int = 0,
+        record: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Attend from (B,T,d_model), the first at position `start`, to `keys_values`; returns (B,T,d_model).
+
+        The weights (B,H,T,S) are appended to `record` where there is one; nothing is dropped from them then.
+        """
+        query = self._split(self.query(states))
+        if self.rotary is not None:
+            query = self.rotary(query, start)
+        if record is not None:
+            record.append(attention_weights(query, keys_values[0], bias))
+            context = record[-1] @ keys_values[1]
+        else:
+            context = attend(query, *keys_values, bias, self.drop if self.training else 0.0)  # (B,H,T,d_v)
         output: Tensor = self.output(context.transpose(1, 2).flatten(2))
         return output
 

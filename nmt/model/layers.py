@@ -1,78 +1,75 @@
 """The parts of the Transformer ("Attention Is All You Need", sections 3.1, 3.3 to 3.5).
 
-Letters: B batch, S source length, T target length, H heads, D head width, d_model = H * D.
+Letters: B batch, S source length, T target length, H heads, D head width.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmt.config import ModelConfig
 from nmt.model.attention import KeysValues, MultiHeadAttention
 from nmt.model.dropout import Dropout, dropout
+from nmt.model.positions import LearnedPositions, SinusoidalPositions
 
-Norm = Literal["pre", "post"]
-
-
-def sinusoids(length: int, d_model: int) -> Tensor:
-    """Sinusoidal positions (length, d_model), section 3.5: sine in even, cosine in odd columns."""
-    position = torch.arange(length, dtype=torch.float64)[:, None]
-    frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10_000.0) / d_model))
-    angles = position * frequency  # (length, d_model/2)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
-
-
-class Positions(nn.Module):
-    """Adds the sinusoidal position to each state; the table grows when a longer input comes."""
-
-    table: Tensor
-
-    def __init__(self, d_model: int, length: int = 256) -> None:
-        super().__init__()
-        self.register_buffer("table", sinusoids(length, d_model), persistent=False)
-
-    def forward(self, states: Tensor, start: int = 0) -> Tensor:
-        """states (B,T,d_model), whose first column stands at position `start`."""
-        end = start + states.size(1)
-        if end > self.table.size(0):
-            with torch.inference_mode(False):  # else a table that grew while decoding could not be written to
-                self.table = sinusoids(2 * end, self.table.size(1)).to(self.table)
-        return states + self.table[start:end]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda states: F.gelu(states, approximate="tanh"),
+}
+"""GELU is Hendrycks and Gimpel (2016), section 2; its tanh form their approximation there."""
 
 
 class Embedding(nn.Module):
-    """Token ids to states: sqrt(d_model) times the row, plus the position, then dropout (3.4, 3.5)."""
+    """Token ids to states: the scaled row plus the position, then dropout (3.4, 3.5), then perhaps a norm."""
 
-    def __init__(self, vocab_size: int, d_model: int, drop: float) -> None:
+    def __init__(self, vocab_size: int, config: ModelConfig) -> None:
         super().__init__()
+        d_model, drop = config.d_model, config.embedding_dropout
         self.tokens = nn.Embedding(vocab_size, d_model)
-        self.positions = Positions(d_model)
-        self.dropout = Dropout(drop)
+        self.scale = math.sqrt(d_model) if config.scale == "emb" else 1.0
+        self.positions = _positions(config)
+        self.dropout = Dropout(config.dropout if drop is None else drop)
+        self.norm = nn.LayerNorm(d_model, config.norm_eps) if config.embedding_norm else None
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        """ids (B,T) -> (B,T,d_model)."""
-        states: Tensor = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
-        states = self.dropout(self.positions(states, start))
-        return states
+        """ids (B,T), the first at position `start` -> (B,T,d_model)."""
+        states: Tensor = self.tokens(ids) * self.scale
+        if self.positions is not None:
+            states = self.positions(states, start)
+        states = self.dropout(states)
+        return states if self.norm is None else self.norm(states)
+
+
+def _positions(config: ModelConfig) -> nn.Module | None:
+    """What is added to embeddings; None where attention turns queries and keys instead."""
+    match config.positions:
+        case "sinusoidal":
+            return SinusoidalPositions(config.d_model)
+        case "learned":
+            return LearnedPositions(config.d_model, config.max_positions)
+        case "rotary":
+            return None
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, equation 2."""
+    """max(0, x W1 + b1) W2 + b2, equation 2; or with GELU in place of max(0, .)."""
 
-    def __init__(self, d_model: int, inner: int, drop: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.expand = nn.Linear(d_model, inner)
-        self.contract = nn.Linear(inner, d_model)
-        self.drop = drop
+        self.expand = nn.Linear(config.d_model, config.feed_forward)
+        self.contract = nn.Linear(config.feed_forward, config.d_model)
+        self.activation = ACTIVATIONS[config.activation]
+        self.drop = config.activation_dropout
 
     def forward(self, states: Tensor) -> Tensor:
         """(B,T,d_model) -> (B,T,d_model)."""
-        hidden: Tensor = self.expand(states).relu()  # (B,T,inner)
+        hidden = self.activation(self.expand(states))  # (B,T,feed_forward)
         if self.training:
             hidden = dropout(hidden, self.drop)
         output: Tensor = self.contract(hidden)
@@ -80,13 +77,13 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sublayer's frame (3.1): norm(x + dropout(f(x))) or, with norm "pre", x + dropout(f(norm(x)))."""
+    """A sublayer's frame: norm(x + dropout(f(x))) with norm "post" (3.1), else x + dropout(f(norm(x)))."""
 
-    def __init__(self, d_model: int, norm: Norm, drop: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
-        self.dropout = Dropout(drop)
-        self.pre = norm == "pre"
+        self.norm = nn.LayerNorm(config.d_model, config.norm_eps)
+        self.dropout = Dropout(config.dropout)
+        self.pre = config.norm == "pre"
 
     def forward(self, states: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(B,T,d_model) -> (B,T,d_model)."""
@@ -100,16 +97,22 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        d_model, norm, drop = config.d_model, config.norm, config.dropout
-        self.self_attention = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
-        self.feed_forward = FeedForward(d_model, config.feed_forward, config.activation_dropout)
-        self.self_attention_residual = Residual(d_model, norm, drop)
-        self.feed_forward_residual = Residual(d_model, norm, drop)
+        self.self_attention = MultiHeadAttention(config, over_itself=True)
+        self.feed_forward = FeedForward(config)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward_residual = Residual(config)
 
-    def forward(self, states: Tensor, bias: Tensor) -> Tensor:
-        """states (B,S,d_model), bias broadcastable to (B,H,S,S)."""
-        attention = self.self_attention
-        states = self.self_attention_residual(states, lambda x: attention(x, attention.keys_values(x), bias))
+    def forward(self, states: Tensor, bias: Tensor, record: list[Tensor] | None = None) -> Tensor:
+        """states (B,S,d_model), bias broadcastable to (B,H,S,S).
+
+        The weights of self-attention are appended to `record` where there is one.
+        """
+
+        def look_around(x: Tensor) -> Tensor:
+            keys_values = self.self_attention.keys_values(x)
+            return self.self_attention(x, keys_values, bias, record=record)  # type: ignore[no-any-return]
+
+        states = self.self_attention_residual(states, look_around)
         states = self.feed_forward_residual(states, self.feed_forward)
         return states
 
@@ -119,13 +122,12 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        d_model, norm, drop = config.d_model, config.norm, config.dropout
-        self.self_attention = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
-        self.cross_attention = MultiHeadAttention(d_model, config.heads, config.attention_dropout)
-        self.feed_forward = FeedForward(d_model, config.feed_forward, config.activation_dropout)
-        self.self_attention_residual = Residual(d_model, norm, drop)
-        self.cross_attention_residual = Residual(d_model, norm, drop)
-        self.feed_forward_residual = Residual(d_model, norm, drop)
+        self.self_attention = MultiHeadAttention(config, over_itself=True)
+        self.cross_attention = MultiHeadAttention(config, over_itself=False)
+        self.feed_forward = FeedForward(config)
+        self.self_attention_residual = Residual(config)
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward_residual = Residual(config)
 
     def forward(
         self,
@@ -134,22 +136,28 @@ class DecoderLayer(nn.Module):
         causal_bias: Tensor | None,
         memory_bias: Tensor,
         past: KeysValues | None = None,
+        record: list[Tensor] | None = None,
     ) -> tuple[Tensor, KeysValues]:
         """One layer on (B,T,d_model), with what stands before it.
 
-        memory: keys and values of the encoder's output, each (B,H,S,D). past: keys and values of the t
-        earlier positions, each (B,H,t,D), or None. Returns the new states and the keys and values of all
-        t + T positions.
+        memory: keys and values of the encoder's output, (B,H,S,D) each. past: keys and values of the t
+        earlier positions, (B,H,t,D) each, or None. Returns the new states and the keys and values of all
+        t + T positions. The weights of self-attention and then those over the encoder's output are appended
+        to `record` where there is one.
         """
+        start = 0 if past is None else past[0].size(2)
         present: KeysValues | None = None
 
         def look_back(x: Tensor) -> Tensor:
             nonlocal present
-            present = _append(past, self.self_attention.keys_values(x))
-            return self.self_attention(x, present, causal_bias)  # type: ignore[no-any-return]
+            present = _append(past, self.self_attention.keys_values(x, start))
+            return self.self_attention(x, present, causal_bias, start, record)  # type: ignore[no-any-return]
+
+        def look_across(x: Tensor) -> Tensor:
+            return self.cross_attention(x, memory, memory_bias, record=record)  # type: ignore[no-any-return]
 
         states = self.self_attention_residual(states, look_back)
-        states = self.cross_attention_residual(states, lambda x: self.cross_attention(x, memory, memory_bias))
+        states = self.cross_attention_residual(states, look_across)
         states = self.feed_forward_residual(states, self.feed_forward)
         assert present is not None
         return states, present

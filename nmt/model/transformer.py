@@ -7,12 +7,27 @@ Masks are bool, True = attend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from nmt.config import ModelConfig
-from nmt.model.attention import KeysValues, attention_bias, causal_keep
-from nmt.model.layers import DecoderLayer, Embedding, EncoderLayer
+from nmt.model.attention import KeysValues, MultiHeadAttention, attention_bias, causal_keep
+from nmt.model.layers import DecoderLayer, Embedding, EncoderLayer, FeedForward
+from nmt.model.positions import LearnedPositions
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """Who attends to whom: one tensor a layer, its rows sum to 1."""
+
+    encoder_self: tuple[Tensor, ...]
+    """(B,H,S,S)"""
+    decoder_self: tuple[Tensor, ...]
+    """(B,H,T,T)"""
+    decoder_cross: tuple[Tensor, ...]
+    """(B,H,T,S), from target positions to source positions."""
 
 
 class Transformer(nn.Module):
@@ -22,20 +37,25 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         width, share = config.d_model, config.share_embeddings
-        self.tgt_embedding = Embedding(tgt_vocab_size, width, config.dropout)
-        self.src_embedding = Embedding(src_vocab_size, width, config.dropout)
+        self.tgt_embedding = Embedding(tgt_vocab_size, config)
+        self.src_embedding = Embedding(src_vocab_size, config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.encoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
-        self.projection = nn.Linear(width, tgt_vocab_size, bias=False)
-        self._initialise()
+        self.encoder_norm = _final_norm(config)
+        self.decoder_norm = _final_norm(config)
+        self.projection = nn.Linear(width, tgt_vocab_size, bias=config.output_bias)
+        initialise(self)
         if share in ("target", "all"):
             self.projection.weight = self.tgt_embedding.tokens.weight
         if share == "all":
             if src_vocab_size != tgt_vocab_size:
                 raise ValueError(f"one embedding for vocabularies of {src_vocab_size} and {tgt_vocab_size}")
             self.src_embedding.tokens.weight = self.tgt_embedding.tokens.weight
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest source or target, `<eos>` or `<bos>` counted, that has positions; None: any length."""
+        return self.config.max_positions if self.config.positions == "learned" else None
 
     def forward(self, src: Tensor, src_keep: Tensor, tgt_in: Tensor) -> Tensor:
         """Logits (B,T,V) of the token after each target position.
@@ -44,16 +64,25 @@ class Transformer(nn.Module):
         """
         return self.logits(self.decode(tgt_in, self.encode(src, src_keep), src_keep))
 
-    def encode(self, src: Tensor, src_keep: Tensor) -> Tensor:
+    def attention(self, src: Tensor, src_keep: Tensor, tgt_in: Tensor) -> AttentionWeights:
+        """The attention weights of every layer and head, for the inputs that `forward` takes."""
+        encoder_record: list[Tensor] = []
+        decoder_record: list[Tensor] = []
+        memory = self.memory_keys_values(self.encode(src, src_keep, encoder_record))
+        self.advance(tgt_in, memory, src_keep, None, decoder_record)
+        itself, across = decoder_record[0::2], decoder_record[1::2]  # each layer has recorded both in turn
+        return AttentionWeights(tuple(encoder_record), tuple(itself), tuple(across))
+
+    def encode(self, src: Tensor, src_keep: Tensor, record: list[Tensor] | None = None) -> Tensor:
         """The encoder's output ("memory"), (B,S,d_model)."""
         states = self.src_embedding(src)
         bias = attention_bias(src_keep[:, None, None, :], states.dtype)  # (B,1,1,S)
         for layer in self.encoder:
-            states = layer(states, bias)
+            states = layer(states, bias, record)
         return self.encoder_norm(states)  # type: ignore[no-any-return]
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_keep: Tensor) -> Tensor:
-        """The decoder's output for all positions at once, (B,T,d_model)."""
+        """The decoder's output for all positions at once, (B,T,d_model), as `logits` takes it."""
         states, _ = self.advance(tgt_in, self.memory_keys_values(memory), src_keep, None)
         return states
 
@@ -67,6 +96,7 @@ class Transformer(nn.Module):
         memory: Sequence[KeysValues],
         src_keep: Tensor,
         past: Sequence[KeysValues] | None,
+        record: list[Tensor] | None = None,
     ) -> tuple[Tensor, list[KeysValues]]:
         """Decode T more positions behind the t positions of `past`.
 
@@ -85,20 +115,69 @@ class Transformer(nn.Module):
         present = []
         for index, layer in enumerate(self.decoder):
             before = None if past is None else past[index]
-            states, keys_values = layer(states, memory[index], causal_bias, memory_bias, before)
+            states, keys_values = layer(states, memory[index], causal_bias, memory_bias, before, record)
             present.append(keys_values)
-        return self.decoder_norm(states), present
+        states = self.decoder_norm(states)
+        if self.config.scale == "prj":  # here, so that whoever projects the states cannot forget it
+            states = states * self.config.d_model**-0.5
+        return states, present
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores over the vocabulary, (…,d_model) -> (…,V) (section 3.4)."""
         return self.projection(states)  # type: ignore[no-any-return]
 
-    def _initialise(self) -> None:
-        """Xavier-uniform matrices, zero biases, embeddings with standard deviation d_model^-0.5."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+
+def _final_norm(config: ModelConfig) -> nn.Module:
+    return nn.LayerNorm(config.d_model, config.norm_eps) if config.has_final_norm else nn.Identity()
+
+
+@torch.no_grad()
+def initialise(network: Transformer) -> None:
+    """Draw a network's first weights.
+
+    Matrices are Xavier-uniform (Glorot and Bengio, 2010, equation 16), biases zero, embeddings and learned
+    positions normal with standard deviation d_model^-0.5; with `xavier_all` these are Xavier-uniform too.
+    With `depth_scaled` the matrices of a stack's layer l are divided by sqrt(l) (Zhang et al., 2019).
+    """
+    config = network.config
+    for module in network.modules():
+        for matrix in _matrices(module):
+            nn.init.xavier_uniform_(matrix)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        for table in _tables(module):
+            if config.initialisation == "xavier_all":
+                nn.init.xavier_uniform_(table)
+            else:
+                nn.init.normal_(table, std=config.d_model**-0.5)
+    if config.initialisation == "depth_scaled":
+        for stack in (network.encoder, network.decoder):
+            for depth, layer in enumerate(stack, start=1):
+                for module in layer.modules():
+                    for matrix in _matrices(module):
+                        matrix /= depth**0.5
+
+
+def _matrices(module: nn.Module) -> tuple[Tensor, ...]:
+    """The matrices of one module, without its parts' own; those of keys and values apart, though packed."""
+    match module:
+        case MultiHeadAttention():
+            key_value = torch.split(module.key_value.weight, list(module.widths))
+            return module.query.weight, *key_value, module.output.weight
+        case FeedForward():
+            return module.expand.weight, module.contract.weight
+        case Transformer():
+            return (module.projection.weight,)
+        case _:
+            return ()
+
+
+def _tables(module: nn.Module) -> tuple[Tensor, ...]:
+    """The rows that one module looks up."""
+    match module:
+        case nn.Embedding():
+            return (module.weight,)
+        case LearnedPositions():
+            return (module.table,)
+        case _:
+            return ()

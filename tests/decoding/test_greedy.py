@@ -290,11 +290,11 @@ def test_results_come_in_order_and_empty_sentences_stay_empty(batches: list[tupl
     texts = [[], *sentences(40), [], [9]]
     told: list[int] = []
     found = translate_ids(
-        nn.Linear(1, 1),
+        build(),
         texts,
         DecodeConfig(batch_tokens=60),
         device="cpu",
-        progress=told.append,  # type: ignore[arg-type]
+        progress=told.append,
     )
     assert [list(hypothesis.ids) for hypothesis in found] == texts
     assert found[0] == found[41] == Hypothesis((), 0.0, 0.0, True)
@@ -306,7 +306,7 @@ def test_batches_stay_within_the_budget_and_hold_sentences_of_like_length(
     batches: list[tuple[int, int]],
 ) -> None:
     texts = [*sentences(200, longest=30), [5] * 99]
-    translate_ids(nn.Linear(1, 1), texts, DecodeConfig(batch_tokens=90), device="cpu")  # type: ignore[arg-type]
+    translate_ids(build(), texts, DecodeConfig(batch_tokens=90), device="cpu")
     assert batches[0] == (1, 100), "one that is over the budget stands alone"
     assert all(rows * width <= 90 for rows, width in batches[1:])
     used = sum(len(ids) + 1 for ids in texts)
@@ -314,7 +314,7 @@ def test_batches_stay_within_the_budget_and_hold_sentences_of_like_length(
 
 
 def test_rows_are_capped_however_short_the_sentences_are(batches: list[tuple[int, int]]) -> None:
-    translate_ids(nn.Linear(1, 1), [[5]] * 600, DecodeConfig(batch_tokens=99_999), device="cpu")  # type: ignore[arg-type]
+    translate_ids(build(), [[5]] * 600, DecodeConfig(batch_tokens=99_999), device="cpu")
     assert [rows for rows, _ in batches] == [256, 256, 88]
 
 
@@ -322,9 +322,18 @@ def test_a_source_is_read_up_to_its_limit_and_the_translations_limit_follows_it(
     batches: list[tuple[int, int]],
 ) -> None:
     decode = DecodeConfig(max_source_tokens=7, max_length_ratio=1.5, max_length_extra=2)
-    long, short = translate_ids(nn.Linear(1, 1), [[5] * 50, [6]], decode, device="cpu")  # type: ignore[arg-type]
+    long, short = translate_ids(build(), [[5] * 50, [6]], decode, device="cpu")
     assert (long.ids, short.ids) == ((5,) * 7, (6,))
     assert (long.log_prob, short.log_prob) == (-12, -3)  # int(1.5 * 7) + 2 and int(1.5) + 2
+
+
+def test_no_translation_is_longer_than_learned_positions_reach() -> None:
+    network = build(positions="learned", max_positions=12)
+    with torch.no_grad():
+        network.projection.bias[EOS] = -99.0  # it would never stop
+    for ids in ([5, 6, 7], [5] * 11):
+        (found,) = translate_ids(network, [ids], DecodeConfig(max_source_tokens=11), device="cpu")
+        assert (len(found.ids), found.finished) == (11, False)  # behind <bos>
 
 
 def test_no_sentences_give_no_results() -> None:

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.model.attention import MultiHeadAttention, attend, attention_bias, causal_keep
+from nmt.config import ModelConfig
+from nmt.model.attention import (
+    MultiHeadAttention,
+    attend,
+    attention_bias,
+    attention_weights,
+    causal_keep,
+)
 
 
 def random_qkv(dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,7 +64,7 @@ def test_one_query_by_hand() -> None:
 
 def test_multi_head_attention_equals_torch_with_the_same_weights() -> None:
     torch.manual_seed(0)
-    ours = MultiHeadAttention(d_model=24, heads=4, drop=0.0)
+    ours = MultiHeadAttention(ModelConfig(d_model=24, heads=4), over_itself=False)
     for parameter in ours.parameters():
         nn.init.normal_(parameter, std=0.3)
     theirs = torch_attention(ours, 24)
@@ -105,7 +112,7 @@ def test_the_causal_mask_shows_each_position_itself_and_what_stands_before() -> 
 
 def test_attention_weights_are_dropped_only_while_training() -> None:
     torch.manual_seed(0)
-    attention = MultiHeadAttention(d_model=24, heads=4, drop=0.5)
+    attention = MultiHeadAttention(ModelConfig(d_model=24, heads=4, attention_dropout=0.5), over_itself=True)
     states = torch.randn(2, 9, 24)
     keys_values = attention.keys_values(states)
 

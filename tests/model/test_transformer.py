@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from nmt.config import ModelConfig
 from nmt.model.attention import MultiHeadAttention
 from nmt.model.dropout import Dropout, dropout
-from nmt.model.layers import Embedding, Positions, Residual, sinusoids
+from nmt.model.layers import Embedding, Residual
+from nmt.model.positions import SinusoidalPositions, sinusoids
 from nmt.model.transformer import Transformer
 
 PAD, BOS, EOS = 1, 2, 3
@@ -367,7 +368,7 @@ def test_positions_are_those_of_the_paper(d_model: int) -> None:
 
 
 def test_the_table_of_positions_grows_with_the_input() -> None:
-    positions = Positions(d_model=6, length=4)
+    positions = SinusoidalPositions(6, length=4)
     states = torch.zeros(2, 50, 6)
     assert torch.equal(positions(states), sinusoids(50, 6).expand(2, 50, 6))
     assert torch.equal(positions(states[:, :3], start=700), sinusoids(703, 6)[700:].expand(2, 3, 6))
@@ -375,7 +376,7 @@ def test_the_table_of_positions_grows_with_the_input() -> None:
 
 
 def test_a_table_that_grew_while_decoding_serves_training_again() -> None:
-    embedding = Embedding(vocab_size=9, d_model=6, drop=0.0)
+    embedding = Embedding(9, ModelConfig(d_model=6, heads=1, dropout=0.0))
     ids = torch.zeros(1, 400, dtype=torch.int64)
     with torch.inference_mode():
         embedding(ids)
@@ -384,6 +385,6 @@ def test_a_table_that_grew_while_decoding_serves_training_again() -> None:
 
 
 def test_the_table_keeps_the_type_of_the_network() -> None:
-    positions = Positions(d_model=6, length=4).to(torch.float64)
+    positions = SinusoidalPositions(6, length=4).to(torch.float64)
     assert positions(torch.zeros(1, 9, 6, dtype=torch.float64)).dtype == torch.float64
     assert positions.table.dtype == torch.float64
