@@ -22,7 +22,7 @@ from nmt.config import (
 )
 from nmt.errors import ConfigError
 
-SHIPPED = sorted(path.name for path in shipped_configs().glob("*.yaml"))
+SHIPPED = sorted(path.relative_to(shipped_configs()).as_posix() for path in shipped_configs().rglob("*.yaml"))
 
 
 def load(folder: Path, text: str, **options: object) -> Config:
@@ -281,6 +281,8 @@ def test_the_data_hash_follows_the_data_settings_alone() -> None:
 
 def test_the_configs_that_the_readme_speaks_of_are_there() -> None:
     assert {"base.yaml", "captions.yaml", "smoke.yaml", "word.yaml"} <= set(SHIPPED)
+    seeds = ("postnorm-shared", "bert-encoder", "prenorm-annotated", "tutorial")
+    assert {f"seeds/{name}{size}.yaml" for name in seeds for size in ("", "-smoke")} <= set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -289,7 +291,7 @@ def test_a_shipped_config_loads_by_name_from_any_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_config(name) == load_config(name.removesuffix(".yaml"))
-    assert load_config(name).name == name.removesuffix(".yaml")
+    assert load_config(name).name == Path(name).stem
 
 
 def test_a_file_of_that_name_here_goes_before_the_shipped_one(

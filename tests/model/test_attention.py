@@ -17,7 +17,6 @@ from nmt.model.attention import (
     MultiHeadAttention,
     attend,
     attention_bias,
-    attention_weights,
     causal_keep,
 )
 

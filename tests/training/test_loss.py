@@ -2,41 +2,119 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.data.vocabulary import PAD
 from nmt.training import loss as loss_module
-from nmt.training.loss import projection_loss
+from nmt.training.loss import consistency_loss, projection_loss
+
+BIAS = torch.linspace(-0.5, 0.5, 11, dtype=torch.float64)
 
 
 def inputs(rows: int = 37, width: int = 6, classes: int = 11) -> tuple[Tensor, Tensor, Tensor]:
+    """States, weight, and targets of which none is padding."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(rows, width, dtype=torch.float64, generator=generator).requires_grad_()
     weight = torch.randn(classes, width, dtype=torch.float64, generator=generator).requires_grad_()
-    return states, weight, torch.randint(0, classes, (rows,), generator=generator)
+    return states, weight, torch.randint(PAD + 1, classes, (rows,), generator=generator)
 
 
+@pytest.fixture(params=[1, 10, 37, 512])
+def chunk_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "CHUNK_ROWS", request.param)
+
+
+@pytest.mark.usefixtures("chunk_rows")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-@pytest.mark.parametrize("chunk_rows", [1, 10, 37, 512])
-def test_loss_and_gradients_equal_torchs_cross_entropy(
-    smoothing: float, chunk_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loss_module, "CHUNK_ROWS", chunk_rows)
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_loss_and_gradients_equal_torchs_cross_entropy(smoothing: float, bias: Tensor | None) -> None:
     states, weight, targets = inputs()
-    smoothed, plain = projection_loss(states, weight, targets, smoothing)
-    reference = F.cross_entropy(states @ weight.T, targets, label_smoothing=smoothing, reduction="sum")
+    offset = None if bias is None else bias.clone().requires_grad_()
+    smoothed, plain = projection_loss(states, weight, targets, smoothing, bias=offset)
+    logits = F.linear(states, weight, offset)
+    reference = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(smoothed, reference)
-    torch.testing.assert_close(plain, F.cross_entropy(states @ weight.T, targets, reduction="sum"))
-    ours = torch.autograd.grad(smoothed / 7, (states, weight))
-    theirs = torch.autograd.grad(reference / 7, (states, weight))
+    torch.testing.assert_close(plain, F.cross_entropy(logits, targets, reduction="sum"))
+    wanted = [states, weight] if offset is None else [states, weight, offset]
+    ours = torch.autograd.grad(smoothed / 7, wanted)
+    theirs = torch.autograd.grad(reference / 7, wanted)
     torch.testing.assert_close(ours, theirs)
 
 
-def test_gradcheck_passes_in_float64() -> None:
-    states, weight, targets = inputs(rows=5)
-    assert torch.autograd.gradcheck(lambda s, w: projection_loss(s, w, targets, 0.1)[0], (states, weight))
+def kl_form(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Label smoothing as a divergence from a target that leaves padding, and the right token, out."""
+    wanted = torch.full_like(logits, smoothing / (logits.size(1) - 2))
+    wanted.scatter_(1, targets[:, None], 1 - smoothing)
+    wanted[:, PAD] = 0.0
+    return nn.KLDivLoss(reduction="sum")(logits.log_softmax(1), wanted)
+
+
+@pytest.mark.usefixtures("chunk_rows")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_mass_for_the_others_equals_the_divergence_that_leaves_padding_out(
+    smoothing: float, bias: Tensor | None
+) -> None:
+    states, weight, targets = inputs()
+    offset = None if bias is None else bias.clone().requires_grad_()
+    smoothed, plain = projection_loss(states, weight, targets, smoothing, bias=offset, mass="others")
+    logits = F.linear(states, weight, offset)
+    reference = kl_form(logits, targets, smoothing)
+    torch.testing.assert_close(smoothed, reference)
+    torch.testing.assert_close(plain, F.cross_entropy(logits, targets, reduction="sum"))
+    wanted = [states, weight] if offset is None else [states, weight, offset]
+    ours = torch.autograd.grad(smoothed / 7, wanted)
+    torch.testing.assert_close(ours, torch.autograd.grad(reference / 7, wanted))
+
+
+@pytest.mark.parametrize("mass", ["all", "others"])
+def test_gradcheck_passes_in_float64_with_smoothing_and_padding(mass: Any) -> None:
+    states, weight, targets = inputs(rows=8)
+    targets[[2, 5]] = PAD
+    real = targets != PAD
+    bias = BIAS.clone().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda s, w, b: projection_loss(s[real], w, targets[real], 0.1, bias=b, mass=mass)[0],
+        (states, weight, bias),
+    )
+
+
+# --- R-Drop -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("chunk_rows")
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_the_consistency_loss_and_its_gradients_equal_both_divergences(bias: Tensor | None) -> None:
+    first, weight, _ = inputs()
+    second = (first.detach() + 0.3 * torch.randn_like(first)).requires_grad_()
+    offset = None if bias is None else bias.clone().requires_grad_()
+    found = consistency_loss(first, second, weight, offset)
+    logs = [F.linear(states, weight, offset).log_softmax(1) for states in (first, second)]
+    there = F.kl_div(logs[1], logs[0], reduction="sum", log_target=True)
+    back = F.kl_div(logs[0], logs[1], reduction="sum", log_target=True)
+    torch.testing.assert_close(found, (there + back) / 2)
+    wanted = [first, second, weight] if offset is None else [first, second, weight, offset]
+    ours = torch.autograd.grad(found / 7, wanted)
+    torch.testing.assert_close(ours, torch.autograd.grad((there + back) / 14, wanted))
+
+
+def test_gradcheck_passes_for_the_consistency_loss() -> None:
+    first, weight, _ = inputs(rows=4)
+    second = (first.detach() * 1.5).requires_grad_()
+    assert torch.autograd.gradcheck(consistency_loss, (first, second, weight))
+
+
+def test_two_equal_passes_have_no_divergence() -> None:
+    first, weight, _ = inputs()
+    assert consistency_loss(first, first, weight).item() == pytest.approx(0.0, abs=1e-12)
+
+
+# --- precision --------------------------------------------------------------------------------------------
 
 
 def test_the_loss_in_bf16_is_close_to_the_exact_one() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ def rates(total: int = 40, **settings: object) -> list[float]:
     return [learning_rate(step, config, total) for step in range(1, total + 1)]
 
 
-@pytest.mark.parametrize("schedule", ["inverse_sqrt", "linear"])
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "linear", "cosine"])
 def test_the_rate_rises_strictly_to_the_last_warm_up_step_and_then_falls(schedule: str) -> None:
     values = rates(schedule=schedule)
     assert values[0] > 0
@@ -31,18 +33,25 @@ def test_inverse_sqrt_is_the_formula_of_the_paper() -> None:
         assert value == pytest.approx(0.01 * 4**0.5 * min(step**-0.5, step * 4**-1.5))
 
 
-@pytest.mark.parametrize("schedule", ["inverse_sqrt", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "linear", "cosine", "constant"])
 def test_no_warm_up_starts_at_the_peak(schedule: str) -> None:
     values = rates(warmup_steps=0, schedule=schedule)
     assert values[0] == pytest.approx(0.01)
     assert values == sorted(values, reverse=True)
 
 
-def test_linear_ends_just_above_zero_and_never_below() -> None:
-    values = rates(schedule="linear")
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_falling_rate_ends_just_above_zero_and_never_below(schedule: Any) -> None:
+    values = rates(schedule=schedule)
     assert 0 < values[-1] < 0.01 / 30
-    config = TrainConfig(schedule="linear", warmup_steps=4)
+    config = TrainConfig(schedule=schedule, warmup_steps=4)
     assert learning_rate(100, config, 40) > 0
+
+
+def test_cosine_is_half_way_down_in_the_middle() -> None:
+    values = rates(total=41, warmup_steps=1, schedule="cosine")
+    assert values[0] == pytest.approx(0.01)
+    assert values[20] == pytest.approx(0.01 * (1 + math.cos(math.pi * 20 / 41)) / 2)
 
 
 def test_weight_decay_is_for_matrices_only() -> None:
