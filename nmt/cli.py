@@ -9,21 +9,21 @@ import errno
 import json
 import logging
 import os
-import re
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-from nmt.errors import DataError, ModelFileError, NmtError
-from nmt.runtime import spare_the_machine
+from nmt.errors import AnotherRankError, DataError, ModelFileError, NmtError
+from nmt.runtime import is_out_of_memory, spare_the_machine
 
 if TYPE_CHECKING:
     from nmt.data.dataset import PreparedData
@@ -66,6 +66,8 @@ def _exits() -> Iterator[None]:
     """Turn what went wrong into one message, one hint and an exit code; a bug keeps its traceback."""
     try:
         yield
+    except AnotherRankError:
+        _leave(MENDABLE)  # it has said why
     except NmtError as error:
         _leave(MENDABLE, error.message, error.hint)
     except KeyboardInterrupt:
@@ -103,13 +105,7 @@ def _machine_fault(error: BaseException) -> tuple[str, str] | None:
         reason = MACHINE_FAULTS.get(error.errno or 0)
         where = f"{error.filename}: " if error.filename else ""
         return (f"{where}{error.strerror}", reason) if reason else None
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return str(error).partition("\n")[0] or "out of memory", SMALLER_BATCHES
-    if re.search(
-        "out of memory|not enough memory|can't allocate memory|ALLOC_FAILED", str(error)
-    ):  # torch's words
-        return "out of memory", SMALLER_BATCHES
-    return None
+    return ("out of memory", SMALLER_BATCHES) if is_out_of_memory(error) else None
 
 
 class _Commands(TyperGroup):
@@ -200,6 +196,13 @@ class Precision(StrEnum):
     bf16 = "bf16"
 
 
+class ExportFormat(StrEnum):
+    """What --format takes."""
+
+    ctranslate2 = "ctranslate2"
+    safetensors = "safetensors"
+
+
 ConfigOption = Annotated[
     str | None,
     typer.Option(
@@ -228,6 +231,28 @@ ModelOption = Annotated[
         help="A model file or a run folder; without it $NMT_MODEL, else the config's run folder.",
     ),
 ]
+ModelsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model",
+        metavar="PATH",
+        help="A model file or a run folder; without it $NMT_MODEL, else the config's run folder. Given more "
+        "than once, an ensemble: their probabilities are averaged.",
+    ),
+]
+BeamOption = Annotated[
+    int | None,
+    typer.Option("--beam", metavar="N", min=1, help="Hypotheses followed side by side; 1 is greedy search."),
+]
+LengthPenaltyOption = Annotated[
+    float | None,
+    typer.Option(
+        "--length-penalty",
+        metavar="ALPHA",
+        min=0.0,
+        help="Rank hypotheses by log-probability / length^ALPHA.",
+    ),
+]
 DeviceOption = Annotated[
     str | None,
     typer.Option(
@@ -237,6 +262,16 @@ DeviceOption = Annotated[
 PrecisionOption = Annotated[
     Precision | None,
     typer.Option("--precision", help="auto trains in bf16 where that is native, and decodes in float32."),
+]
+PositionsOption = Annotated[
+    Path | None,
+    typer.Option("--positions", metavar="FILE.png", help="Draw the positional encoding to this file."),
+]
+AttentionOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--attention", metavar="FILE.png", help="Of one sentence, draw which source tokens were looked at."
+    ),
 ]
 QuietOption = Annotated[
     bool,
@@ -331,20 +366,26 @@ def train(
     if result.stopped_by is not None:
         log.info("stopped and saved after step %d; to go on: %s", result.steps, _resume_command())
         raise typer.Exit(exit_code(result.stopped_by))
+    if not result.is_first:
+        return
     if result.best_bleu is not None:
         _print(f"BLEU on {result.config.data.val}: {result.best_bleu:.2f}")
     example = f' "{EXAMPLE}"' if result.config.data.src_lang == "de" else ""
     _print(f"to use it: nmt translate --model {_quoted(result.model)}{example}")
 
 
-@app.command(short_help="Score a model on a test split.")
+@app.command(short_help="Score a model on test splits.")
 def evaluate(
     config: ConfigOption = None,
     data: DataOption = None,
-    model: ModelOption = None,
-    split: Annotated[
-        str | None,
-        typer.Option("--split", metavar="NAME", help="The split to score; without it the first test split."),
+    models: ModelsOption = None,
+    splits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--split",
+            metavar="NAME",
+            help="The split to score; without it the first test split. May be given often; all: every one.",
+        ),
     ] = None,
     input_file: Annotated[
         Path | None, typer.Option("--input", "-i", metavar="FILE", help="Score this source text instead.")
@@ -352,38 +393,122 @@ def evaluate(
     reference: Annotated[
         Path | None, typer.Option("--reference", metavar="FILE", help="Its translation, line by line.")
     ] = None,
+    beam: BeamOption = None,
+    length_penalty: LengthPenaltyOption = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Where the translations go, in place of beside the model."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE.html", help="Write a page on scores and sentences."),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Translate a split and score the result with sacreBLEU, against the references as they were written.
+    """Translate splits and score the result: BLEU, chrF and TER with 95 % intervals, loss, perplexity.
 
-    The split is taken from the text that the model was trained on; --data, or --config beside --model, take
-    it from elsewhere. Translations and references are saved, so that the score can be taken again.
+    Scores are sacreBLEU's, taken against the references as they were written. The splits are those of the
+    text that the model was trained on; --data, or --config beside --model, take them from elsewhere.
+    Translations and references are saved, so that the scores can be taken again.
+
+    Several --model are an ensemble. --json gives the one split's object, and of more than one split, or
+    --split all, {"splits": {NAME: …}}.
     """
-    file = _find_model(model, config)
+    files = [_find_model(model, config) for model in models] if models else [_find_model(None, config)]
 
-    from nmt.evaluate import evaluate as run_stage
+    from nmt.evaluate import ALL_SPLITS, evaluate_splits
     from nmt.runtime import default_model
 
-    beside = config if model or default_model() else None  # else the config has only named the run
-    prepared = None if input_file or reference else _prepared_for(file, data, beside)
-    result = run_stage(
-        file,
+    beside = config if models or default_model() else None  # else the config has only named the run
+    prepared = None if input_file or reference else _prepared_for(files[0], data, beside)
+    found = evaluate_splits(
+        files,
         prepared=prepared,
-        split=split,
+        splits=splits or (),
         source=input_file,
         reference=reference,
         device=device or "auto",
         precision=precision.value if precision else "auto",
+        beam=beam,
+        length_penalty=length_penalty,
         out=out,
+        report=report,
     )
-    _print(result.to_json() if json_output else str(result))
+    if not json_output:
+        _print("\n\n".join(map(str, found)))
+    elif splits is not None and (len(splits) > 1 or ALL_SPLITS in splits):
+        by_name = {evaluation.split: evaluation.to_dict() for evaluation in found}
+        _print(json.dumps({"splits": by_name}, ensure_ascii=False, indent=2, default=str))
+    else:
+        _print(found[0].to_json())
+    if report is not None:
+        log.info("report: %s", report)
+
+
+@app.command(short_help="Say which of two models translates better, and where.")
+def compare(
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="A model file, a run folder, or a file of translations.")
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    config: ConfigOption = None,
+    data: DataOption = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", metavar="NAME", help="Compare on this; without it the first test split."),
+    ] = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", "-i", metavar="FILE", help="The source text, which models translate."),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option("--reference", metavar="FILE", help="Compare on these lines instead."),
+    ] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Score in lower case.")] = False,
+    beam: BeamOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Score two models, or two files of translations, on the same text, and test whether they differ.
+
+    Printed are both systems' BLEU, chrF and TER, how likely chance alone makes such a difference (paired
+    bootstrap and approximate randomisation, by sacreBLEU), who wins how often by sentence length and by rare
+    tokens, and the 20 sentences that differ most. A token is rare by the count of it in the training text, or
+    among the references where only files are given. Nothing is written.
+
+    nmt compare runs/a runs/b --split val
+
+    nmt compare a.hyp.en b.hyp.en --reference test.en
+    """
+    from nmt.compare import compare as run_stage
+    from nmt.compare import is_model
+    from nmt.modelfile import resolve_model
+
+    prepared = None
+    if reference is None and input_file is None:
+        of_a_model = [resolve_model(path) for path in (a, b) if is_model(path)]
+        prepared = _prepared_for(of_a_model[0] if of_a_model else None, data, config)
+    found = run_stage(
+        a,
+        b,
+        prepared=prepared,
+        split=split,
+        source=input_file,
+        reference=reference,
+        lowercase=lowercase,
+        device=device or "auto",
+        precision=precision.value if precision else "auto",
+        beam=beam,
+        length_penalty=length_penalty,
+    )
+    _print(found.to_json() if json_output else str(found))
 
 
 @app.command(short_help="Translate sentences.")
@@ -406,6 +531,7 @@ def translate(
     json_output: Annotated[
         bool, typer.Option("--json", help="Write one JSON object a line: source, translation, score.")
     ] = False,
+    attention: AttentionOption = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     quiet: QuietOption = False,
@@ -414,7 +540,10 @@ def translate(
 
     Each TEXT is one sentence, in quotes; without any, the lines of standard input are translated. A sentence
     that begins with a dash stands after two more: nmt translate -- "-5 Grad und Schnee."
+
+    --attention draws the last decoder layer's attention over the source: the mean of its heads, and each.
     """
+    _refuse_other_than_png("--attention", attention)
     if texts and input_file is not None:
         raise typer.BadParameter("give either TEXT or --input, not both")
     if input_file and output and input_file.exists() and output.exists() and input_file.samefile(output):
@@ -427,8 +556,72 @@ def translate(
     else:
         lines = _standard_input()
     with _writing_to(output) as file:
-        for translation in _translated(lines, model, config, device, precision):
+        for translation in _translated(lines, model, config, device, precision, attention):
             _print(_as_json(translation) if json_output else translation.text, file=file)
+
+
+@app.command(short_help="Show what a model or a config is.")
+def inspect(
+    model_or_config: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL_OR_CONFIG",
+            help="A model file, a run folder, a config file, or the name of a config that comes with nmt.",
+        ),
+    ] = BASE_CONFIG,
+    settings: SetOption = None,
+    positions: PositionsOption = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Show a network's parts with their parameters, the memory it takes, and a model's history and scores.
+
+    A config needs neither text nor training.
+    """
+    _refuse_other_than_png("--positions", positions)
+
+    from nmt.inspect import draw_position_table
+    from nmt.inspect import inspect as run_stage
+
+    inspection = run_stage(model_or_config, overrides=settings or ())
+    if positions is not None:
+        draw_position_table(inspection, positions)
+        log.info("positions drawn: %s", positions)
+    _print(inspection.to_json() if json_output else str(inspection))
+
+
+@app.command(short_help="Write a model for CTranslate2, or in half precision.")
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")],
+    format_: Annotated[
+        ExportFormat,
+        typer.Option("--format", help="A CTranslate2 model's folder, or a model file of another precision."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="PATH", help="The folder, or for safetensors the file.")
+    ],
+    quantization: Annotated[
+        str | None,
+        typer.Option(
+            "--quantization",
+            metavar="NAME",
+            help="float32, float16 or bfloat16; for ctranslate2 also int8, int8_float32, int8_float16, "
+            "int8_bfloat16 or int16, and without it float32.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a model for another program: CTranslate2, with an example; or halve its file for nmt itself.
+
+    nmt export runs/base --format ctranslate2 --quantization int8 --out base-ct2
+    """
+    from nmt.export import export as run_stage
+
+    exported = run_stage(model, format=format_.value, out=out, quantization=quantization, overwrite=overwrite)
+    _print(str(exported))
+    if exported.example is not None:
+        log.info("how to run it: %s", exported.example)
 
 
 # --- what the commands share ------------------------------------------------------------------------------
@@ -459,17 +652,18 @@ def _find_model(option: Path | None, config: str | None) -> Path:
         ) from None
 
 
-def _prepared_for(model: Path, data: str | None, config: str | None) -> PreparedData:
+def _prepared_for(model: Path | None, data: str | None, config: str | None) -> PreparedData:
     """The prepared data to score a model on, made first where it is missing.
 
-    Text and settings are those the model was trained with, unless `data` or `config` name others.
+    Text and settings are those the model was trained with, unless `data` or `config` name others; without a
+    model those of the config.
     """
     from nmt.config import config_from_mapping, load_config
     from nmt.modelfile import read_header
     from nmt.prepare import open_or_prepare
 
-    if config is not None:
-        return open_or_prepare(load_config(config, source=data))[1]
+    if config is not None or model is None:
+        return open_or_prepare(load_config(config or BASE_CONFIG, source=data))[1]
     trained = config_from_mapping(read_header(model)["config"], str(model))
     if data is not None:
         trained = trained.replace(data=trained.data.model_copy(update={"source": data}))
@@ -516,7 +710,10 @@ def _translated(
     config: str | None,
     device: str | None,
     precision: Precision | None,
+    attention: Path | None,
 ) -> Iterator[Translation]:
+    if attention is not None:
+        lines = _only_line(lines)
     if isinstance(lines, list) and not lines:
         return
     file = _find_model(model, config)
@@ -526,7 +723,30 @@ def _translated(
     translator = Translator.load(
         file, device=device or "auto", precision=precision.value if precision else "auto"
     )
-    yield from translator.stream(lines)
+    if attention is None:
+        yield from translator.stream(lines)
+        return
+    for line in lines:
+        alignment = translator.attention(line)
+        alignment.draw(attention)
+        log.info("attention drawn: %s", attention)
+        yield alignment.translation
+
+
+def _only_line(lines: Iterable[str]) -> list[str]:
+    """The one line that there is; DataError where there are more or none."""
+    found = list(islice(lines, 2))
+    if len(found) != 1:
+        raise DataError(
+            f"--attention draws one sentence, and here is {'more than one' if found else 'none'}",
+            hint='give one in quotes: nmt translate --attention FILE.png "…"',
+        )
+    return found
+
+
+def _refuse_other_than_png(option: str, path: Path | None) -> None:
+    if path is not None and path.suffix.lower() != ".png":
+        raise typer.BadParameter(f"{option} {path}: pictures are PNG files, so the name ends in .png")
 
 
 def _as_json(translation: Translation) -> str:

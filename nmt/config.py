@@ -24,6 +24,8 @@ from nmt.errors import ConfigError
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+Alpha = Annotated[float, Field(ge=0.0, le=10.0)]
+NotNegativeFloat = Annotated[float, Field(ge=0.0)]
 
 
 class Section(BaseModel):
@@ -141,7 +143,7 @@ class ModelConfig(Section):
     output_bias: bool = False
     """A bias in the output projection."""
     initialisation: Literal["xavier", "xavier_all", "depth_scaled"] = "xavier"
-    """Xavier-uniform matrices, normal embeddings; embeddings too; or layer l's matrices divided by sqrt(l)."""
+    """Xavier-uniform matrices; embeddings too; or, in layer l of a stack, divided by sqrt(l)."""
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
@@ -201,17 +203,17 @@ class TrainConfig(Section):
     """AdamW's two decay rates."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-9
     """AdamW's epsilon."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    weight_decay: NotNegativeFloat = 0.0
     """AdamW's decoupled weight decay, on matrices only."""
     clip_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Gradients with a larger norm are scaled down to it; null leaves them alone."""
     max_skipped_steps: NotNegative = 10
-    """Training stops when more steps in a row than this were skipped for a loss or gradient that is no number."""
+    """Training stops when more steps in a row than this had a loss or gradient that is no number."""
     label_smoothing: Probability = 0.1
     """Probability mass that is taken from the right token."""
     smoothing_mass: Literal["all", "others"] = "all"
     """Who gets that mass, evenly: all tokens of the vocabulary, or all but the right one and padding."""
-    r_drop: Annotated[float, Field(ge=0.0)] = 0.0
+    r_drop: NotNegativeFloat = 0.0
     """Weight of the divergence between two passes with different dropout (R-Drop); 0 makes one pass."""
     subword_dropout: Probability = 0.0
     """Share of the training words that are cut into other subwords at random, anew each epoch."""
@@ -220,7 +222,7 @@ class TrainConfig(Section):
     ema_decay: Probability | None = 0.998
     """Validate and keep a moving average of the weights with this decay a step; null keeps the weights."""
     average_checkpoints: NotNegative = 0
-    """At the end, try the mean of so many last validated weights, and of as many around the best; 0: neither."""
+    """At the end, try the mean of so many last weights, and of as many around the best; 0: neither."""
     validate_every_epochs: Count = 1
     """Epochs between two validations (loss and greedy BLEU on the validation split)."""
     patience: Count | None = None
@@ -234,6 +236,12 @@ class TrainConfig(Section):
 class DecodeConfig(Section):
     """How translations are searched for."""
 
+    beam: Count = 1
+    """Hypotheses of a sentence that are followed side by side; 1 is greedy search."""
+    length_penalty: Alpha = 1.0
+    """alpha: hypotheses are ranked by log_prob / length^alpha, where <eos> counts; 0 ranks by probability."""
+    min_length: NotNegative = 0
+    """A translation has at least so many tokens, if its greatest length allows them."""
     batch_tokens: Count = 4096
     """Most source positions, padding included, that are decoded at once."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0

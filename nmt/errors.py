@@ -40,5 +40,16 @@ class RunError(NmtError):
     """A run folder that cannot be used the way that was asked for."""
 
 
+class ExportError(NmtError):
+    """A model that cannot be exported as asked for, or a place where something else would be lost."""
+
+
 class MachineError(NmtError):
     """The machine's limits: disk full, out of memory, no permission."""
+
+
+class AnotherRankError(NmtError):
+    """One of the processes that train together has failed and said why: this one ends without a word."""
+
+    def __init__(self) -> None:
+        super().__init__("another process of this training has failed")

@@ -1,9 +1,10 @@
-"""Stage: a model and a split in, a score out, with the hypotheses and references that it was taken on."""
+"""Stage: a model and splits in, scores out, with the hypotheses and references that they were taken on."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import shlex
 import sys
 import time
@@ -11,79 +12,178 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from nmt.config import Config, DecodeConfig
+from nmt.config import Config, DecodeConfig, config_from_mapping
+from nmt.data.batching import Batch, cut_batches, make_batch
 from nmt.data.corpus import read_parallel
-from nmt.data.dataset import PreparedData, Ragged, open_prepared, prepared_folder
-from nmt.data.text import detokenize
-from nmt.data.vocabulary import Vocabulary
-from nmt.decoding.greedy import translate_ids
-from nmt.errors import DataError
+from nmt.data.dataset import PreparedData, Ragged, Split, open_prepared, prepared_folder
+from nmt.data.text import Tokenizer, detokenize, normalise
+from nmt.data.vocabulary import PAD, UNK, Vocabulary
+from nmt.decoding.search import SearchOptions, search, translate_ids
+from nmt.decoding.state import Hypothesis
+from nmt.errors import DataError, ModelFileError
 from nmt.files import write_whole
 from nmt.model.transformer import Transformer
 from nmt.modelfile import Model, load_model, resolve_model
-from nmt.runtime import Precision, device_line, select_device, select_precision
-from nmt.scoring.metrics import Score, bleu
+from nmt.reporting import attention_maps, make_report, split_report
+from nmt.runtime import ALONE, Precision, Ranks, device_line, select_device, select_precision
+from nmt.scoring.metrics import CorpusScores, Score, bleu, corpus_scores
+from nmt.scoring.report import SplitReport, write_report
 from nmt.translate import Translator, computing_in, warn_if_cut
 
 log = logging.getLogger("nmt")
 
 PROGRESS_INTERVAL_S = 10.0
+ALL_SPLITS = "all"
+LOGIT_ROWS = 1024
+"""Target positions whose logits over the whole vocabulary exist at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A score and all that is needed to take it again."""
+    """The scores of one split and all that is needed to take them again."""
 
     split: str
-    score: Score
+    scores: tuple[Score, ...]
+    """BLEU, chrF2 and TER with their 95 % intervals; without TER where that took too long."""
+    loss: float | None
+    """Teacher-forced on the references: nats per target token, `<eos>` counted; None if there are none."""
+    loss_sentences: int
+    """The pairs that the loss is taken on: those within decode.max_source_tokens on either side."""
+    length_ratio: float
+    """Tokens of the translations over those of the references, as BLEU counts them."""
+    unknown_rate: float
+    """The share of the source tokens that are `<unk>` to the model."""
     sentences: int
     cut_sources: int
     """Source lines longer than decode.max_source_tokens: their ends were not translated."""
     elapsed_s: float
     """Time that translating took; loading and scoring not counted."""
-    model: Path
+    beam: int
+    length_penalty: float
+    models: tuple[Path, ...]
     hypotheses: Path
     references: Path
 
     @property
+    def score(self) -> Score:
+        """The BLEU."""
+        return self.scores[0]
+
+    @property
+    def perplexity(self) -> float | None:
+        """e to the power of the loss."""
+        return None if self.loss is None else math.exp(min(self.loss, 700.0))
+
+    @property
+    def sentences_per_s(self) -> float | None:
+        """Sentences translated in a second; None where no time passed."""
+        return round(self.sentences / self.elapsed_s, 1) if self.elapsed_s else None
+
+    @property
     def command(self) -> str:
-        """The sacreBLEU command that gives the same number from the saved files."""
-        lowercase = ("-lc",) if "|case:lc|" in self.score.signature else ()
-        return shlex.join(
-            ("sacrebleu", str(self.references), "-i", str(self.hypotheses), "-w", "2", *lowercase)
-        )
+        """The sacreBLEU command that gives the same numbers from the saved files."""
+        names = [score.name.lower().rstrip("2") for score in self.scores]
+        lowercase = ("-lc", "--chrf-lowercase") if "|case:lc|" in self.score.signature else ()
+        files = (str(self.references), "-i", str(self.hypotheses))
+        return shlex.join(("sacrebleu", *files, "-m", *names, *lowercase, "-w", "2"))
 
     def to_json(self) -> str:
-        """One JSON object."""
-        values = {**asdict(self), "command": self.command}
-        return json.dumps(values, ensure_ascii=False, indent=2, default=str)
+        """One JSON object; `model` is null for an ensemble, and `score` is the first of `scores`."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2, default=str, allow_nan=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `to_json` holds."""
+        return {
+            "split": self.split,
+            "score": asdict(self.score),
+            "model": self.models[0] if len(self.models) == 1 else None,
+            **asdict(self),
+            "perplexity": self.perplexity,
+            "sentences_per_s": self.sentences_per_s,
+            "command": self.command,
+        }
 
     def __str__(self) -> str:
         cut = f", {self.cut_sources:,} of them cut" if self.cut_sources else ""
+        speed = f" ({self.sentences_per_s:,.0f} a second)" if self.sentences_per_s else ""
+        search = f", beam {self.beam}, length penalty {self.length_penalty:g}" if self.beam > 1 else ""
         return "\n".join(
             (
-                f"{self.split}: {self.score}",
-                f"{self.sentences:,} sentences{cut}, {self.elapsed_s:.1f} s",
+                *(f"{self.split}: {score}" for score in self.scores),
+                f"{self.sentences:,} sentences{cut}, {self.elapsed_s:.1f} s{speed}{search}",
+                ", ".join(f"{name} {words}" for name, words in self.facts),
                 f"hypotheses: {self.hypotheses}",
                 f"the same by hand: {self.command}",
             )
         )
 
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What else there is to know of the split, each with its name, as it is to be read."""
+        loss = "none" if self.loss is None else f"{self.loss:.4f}"
+        perplexity = "none" if self.perplexity is None else f"{self.perplexity:,.2f}"
+        left_out = self.sentences - self.loss_sentences
+        if left_out:
+            perplexity += f" (without {left_out:,} overlong pairs)"
+        return [
+            ("loss", loss),
+            ("perplexity", perplexity),
+            ("length ratio", f"{self.length_ratio:.3f}"),
+            ("unknown source tokens", f"{100 * self.unknown_rate:.2f} %"),
+        ]
+
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """What is to be translated, as ids, and what it is scored against."""
+class System:
+    """A model, or several as an ensemble, and how it searches."""
+
+    files: tuple[Path, ...]
+    models: tuple[Model, ...]
+    decode: DecodeConfig
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def model(self) -> Model:
+        """The first, whose vocabularies are those of all."""
+        return self.models[0]
+
+    @property
+    def lowercase(self) -> bool:
+        """Whether it translates into lower case."""
+        return self.model.config.data.tgt_lowercase
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest side of a pair that the loss is taken on."""
+        positions = [network.max_positions for network in self.networks]
+        return min([self.decode.max_source_tokens, *(limit - 1 for limit in positions if limit is not None)])
+
+    @property
+    def networks(self) -> tuple[Transformer, ...]:
+        """The network of each model."""
+        return tuple(model.network for model in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A split as a system reads it, and the lines as they were written."""
 
     name: str
-    sources: Ragged
+    ids: Split
+    sources: Sequence[str]
     references: Sequence[str]
 
 
 def evaluate(
-    model: Path,
+    models: Path | Sequence[Path],
     *,
     prepared: PreparedData | None = None,
     split: str | None = None,
@@ -93,44 +193,89 @@ def evaluate(
     precision: Precision = "auto",
     out: Path | None = None,
 ) -> Evaluation:
-    """Translate a split, score it against its raw references, and save both as text files.
+    """Translate one split and score it; see `evaluate_splits`."""
+    (evaluation,) = evaluate_splits(
+        models,
+        prepared=prepared,
+        splits=() if split is None else (split,),
+        source=source,
+        reference=reference,
+        device=device,
+        precision=precision,
+        out=out,
+    )
+    return evaluation
 
-    model: a model file or a run folder. Scored are `source` against `reference`, if given; else `split` of
-    `prepared`, which are the first test split and the folder that the model's config names. The files
-    SPLIT.hyp.LANG, SPLIT.ref.LANG and SPLIT.json go to `out`, by default `evaluation` beside the model.
-    Raises DataError for text that cannot be used, ModelFileError, DeviceError, MachineError.
+
+def evaluate_splits(
+    models: Path | Sequence[Path],
+    *,
+    prepared: PreparedData | None = None,
+    splits: Sequence[str] = (),
+    source: Path | None = None,
+    reference: Path | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    beam: int | None = None,
+    length_penalty: float | None = None,
+    out: Path | None = None,
+    report: Path | None = None,
+) -> list[Evaluation]:
+    """Translate splits, score them against their raw references, and save both as text files.
+
+    models: a model file or a run folder; several are an ensemble, whose probabilities are averaged. Scored is
+    `source` against `reference`, if given; else the `splits` of `prepared`, which are the first test split
+    and the folder that the model's config names; "all" means every one but the training split. `beam` and
+    `length_penalty` take the place of the model's own. The files SPLIT.hyp.LANG, SPLIT.ref.LANG and
+    SPLIT.json go to `out`, by default `evaluation` beside the model (`evaluation-ensemble` beside the first
+    of several); `report` is an HTML page on all of it. Raises DataError for text that cannot be used,
+    ConfigError, ModelFileError, DeviceError, MachineError.
     """
     if (source is None) != (reference is None):
         raise DataError(
             "a source and a reference file are scored together", hint="give both: --input F --reference F"
         )
-    if source is not None and split is not None:
+    if source is not None and splits:
         raise DataError(
             "either a split or two files can be scored", hint="leave out --split, or --input and --reference"
         )
-    file = resolve_model(model)
-    where = select_device(device)
-    dtype = select_precision(precision, where, training=False)
-    loaded = load_model(file, where)
-    log.info("model %s on %s", file, device_line(where, dtype))
+    paths = (models,) if isinstance(models, Path) else tuple(models)
+    system = load_system(paths, device=device, precision=precision, beam=beam, length_penalty=length_penalty)
     if source is not None and reference is not None:
-        task = _files_task(loaded, source, reference)
+        tasks = [files_task(system.model, source, reference)]
     else:
-        prepared = prepared or open_prepared(prepared_folder(loaded.config))
-        task = _prepared_task(loaded, prepared, split or _first_test(prepared))
-    return _evaluate(task, loaded, file, where, dtype, out or file.parent / "evaluation")
+        prepared = prepared or open_prepared(prepared_folder(system.model.config))
+        tasks = [split_task(system.model, prepared, name) for name in chosen_splits(prepared, splits)]
+    single = len(system.files) == 1
+    folder = out or system.files[0].parent / ("evaluation" if single else "evaluation-ensemble")
+    done = [_evaluate(task, system, folder, with_report=report is not None) for task in tasks]
+    if report is not None:
+        pages = [page for _, page in done if page is not None]
+        write_report(report, make_report(system.files, system.models, system.decode, pages))
+    return [evaluation for evaluation, _ in done]
 
 
 def score_ids(
-    network: Transformer, sources: Ragged, references: Sequence[str], vocabulary: Vocabulary, config: Config
-) -> Score:
-    """BLEU of a network's translations of `sources`, for the validations of a training run.
+    network: Transformer,
+    sources: Ragged,
+    references: Sequence[str],
+    vocabulary: Vocabulary,
+    config: Config,
+    ranks: Ranks = ALONE,
+) -> tuple[Score, list[str]]:
+    """BLEU of a network's translations of `sources`, and these, for the validations of a training run.
 
+    Each rank translates its share of the sentences, and the first one scores them all.
     vocabulary: the target's.
     """
+    mine = sources.select(np.array(ranks.share(len(sources)), dtype=np.int64))
     device = next(network.parameters()).device
-    hypotheses = translate_split(network, sources, vocabulary, config.decode, device=device)
-    return bleu(hypotheses, references, lowercase=config.data.tgt_lowercase)
+    hypotheses = ranks.collect(translate_split(network, mine, vocabulary, config.decode, device=device))
+
+    def score() -> dict[str, Any]:
+        return asdict(bleu(hypotheses, references, lowercase=config.data.tgt_lowercase))
+
+    return Score(**ranks.first(score)), hypotheses
 
 
 def translate_split(
@@ -147,36 +292,101 @@ def translate_split(
     vocabulary: the target's. `progress` is told how many more sentences are done. Needs neither spaCy nor
     torchtext.
     """
-    sentences = [sources[row].tolist() for row in range(len(sources))]
-    hypotheses = translate_ids(network, sentences, decode, device=device, progress=progress)
-    return [detokenize(vocabulary.decode(hypothesis.ids)) for hypothesis in hypotheses]
+    found = translate_ids(network, _sentences(sources), decode, device=device, progress=progress)
+    return _texts(found, vocabulary)
 
 
-def _evaluate(
-    task: _Task, model: Model, file: Path, device: torch.device, dtype: torch.dtype, folder: Path
-) -> Evaluation:
-    data, decode = model.config.data, model.config.decode
-    cut = sum(
-        warn_if_cut(line, int(length), decode) for line, length in enumerate(task.sources.lengths, start=1)
-    )
-    start_s = time.monotonic()
-    with _progress(task.name, len(task.sources)) as progress, computing_in(dtype, device):
-        hypotheses = translate_split(
-            model.network, task.sources, model.tgt_vocabulary, decode, device=device, progress=progress
+# --- what is evaluated ------------------------------------------------------------------------------------
+
+
+def load_system(
+    paths: Sequence[Path],
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    beam: int | None = None,
+    length_penalty: float | None = None,
+) -> System:
+    """Load a model, or several of the same vocabularies as an ensemble, with its search settings changed.
+
+    Raises ModelFileError, DeviceError, and ConfigError for a setting that cannot be.
+    """
+    files = tuple(resolve_model(path) for path in paths)
+    where = select_device(device)
+    dtype = select_precision(precision, where, training=False)
+    models = tuple(load_model(file, where) for file in files)
+    for file, model in zip(files[1:], models[1:], strict=True):
+        _refuse_other_ids(files[0], models[0], file, model)
+    for file in files:
+        log.info("model %s on %s", file, device_line(where, dtype))
+    return System(files, models, _decode(models[0].config, beam, length_penalty), where, dtype)
+
+
+def chosen_splits(prepared: PreparedData, names: Sequence[str]) -> list[str]:
+    """The splits that names mean, each once: the first test split for none, and all that "all" stands for."""
+    if not names:
+        return [_first_test(prepared)]
+    everything = (prepared.val, *prepared.tests)
+    chosen = [each for name in names for each in (everything if name == ALL_SPLITS else (name,))]
+    return list(dict.fromkeys(chosen))
+
+
+def split_task(model: Model, prepared: PreparedData, split: str) -> Task:
+    """A prepared split: its ids if they mean to the model what they meant there, else its raw lines."""
+    sources, references = prepared.sources(split), prepared.references(split)
+    if _same_ids(model, prepared):
+        return Task(split, prepared.split(split), sources, references)
+    log.info("%s was not prepared for this model: tokenising its lines again", prepared.folder)
+    return _lines_task(split, model, sources, references)
+
+
+def files_task(model: Model, source: Path, reference: Path) -> Task:
+    """Two files of the same number of lines; raises DataError naming both counts where these differ."""
+    pairs = read_parallel(source, reference)
+    name = source.name.removesuffix(".gz").removesuffix(f".{model.config.data.src_lang}")
+    return _lines_task(name, model, [pair.source for pair in pairs], [pair.target for pair in pairs])
+
+
+def translate_task(system: System, task: Task) -> list[Hypothesis]:
+    """The best translation of each sentence, with progress."""
+    options = SearchOptions(decode=system.decode)
+    with _progress(task.name, len(task.ids)) as progress, computing_in(system.dtype, system.device):
+        found = search(
+            system.networks, _sentences(task.ids.src), options, device=system.device, progress=progress
         )
-    elapsed_s = round(time.monotonic() - start_s, 3)
-    evaluation = Evaluation(
-        split=task.name,
-        score=bleu(hypotheses, task.references, lowercase=data.tgt_lowercase),
-        sentences=len(hypotheses),
-        cut_sources=cut,
-        elapsed_s=elapsed_s,
-        model=file,
-        hypotheses=folder / f"{task.name}.hyp.{data.tgt_lang}",
-        references=folder / f"{task.name}.ref.{data.tgt_lang}",
-    )
-    _save(evaluation, hypotheses, task.references, folder / f"{task.name}.json")
-    return evaluation
+    return [hypotheses[0] for hypotheses in found]
+
+
+def translated_lines(system: System, hypotheses: Sequence[Hypothesis]) -> list[str]:
+    """Hypotheses as text."""
+    return _texts(hypotheses, system.model.tgt_vocabulary)
+
+
+def _decode(config: Config, beam: int | None, length_penalty: float | None) -> DecodeConfig:
+    given = {"beam": beam, "length_penalty": length_penalty}
+    changed = {key: value for key, value in given.items() if value is not None}
+    if not changed:
+        return config.decode
+    values = config.model_dump(mode="json")
+    values["decode"] |= changed
+    return config_from_mapping(values, "the search's settings").decode
+
+
+def _refuse_other_ids(first_file: Path, first: Model, file: Path, model: Model) -> None:
+    """The models of an ensemble read the same ids and write the same ids."""
+    for side in ("src", "tgt"):
+        data, other = first.config.data, model.config.data
+        names = [f"{side}_{key}" for key in ("lang", "pipeline", "lowercase")]
+        different = [f"data.{name}" for name in names if getattr(data, name) != getattr(other, name)]
+        vocabularies = (getattr(each, f"{side}_vocabulary").to_state() for each in (first, model))
+        if len({(state.kind, tuple(state.pieces), state.model) for state in vocabularies}) > 1:
+            different.append("source vocabulary" if side == "src" else "target vocabulary")
+        if different:
+            raise ModelFileError(
+                f"{file} and {first_file} make no ensemble: they differ in {', '.join(different)}",
+                hint="train them on the same prepared data, each with a seed of its own: "
+                "nmt train -s seed=2 --run-dir DIR",
+            )
 
 
 def _first_test(prepared: PreparedData) -> str:
@@ -187,35 +397,127 @@ def _first_test(prepared: PreparedData) -> str:
     return prepared.tests[0]
 
 
-def _prepared_task(model: Model, prepared: PreparedData, split: str) -> _Task:
-    """A prepared split: its ids if they mean to the model what they meant there, else its raw lines."""
-    references = prepared.references(split)
-    if _same_ids(model, prepared):
-        return _Task(split, prepared.split(split).src, references)
-    log.info("%s was not prepared for this model: tokenising its lines again", prepared.folder)
-    return _Task(split, _encode(model, prepared.sources(split)), references)
-
-
-def _files_task(model: Model, source: Path, reference: Path) -> _Task:
-    pairs = read_parallel(source, reference)
-    name = source.name.removesuffix(".gz").removesuffix(f".{model.config.data.src_lang}")
-    return _Task(name, _encode(model, [pair.source for pair in pairs]), [pair.target for pair in pairs])
-
-
-def _encode(model: Model, lines: Sequence[str]) -> Ragged:
-    return Ragged.of(Translator(model).encode(lines), len(model.src_vocabulary))
+def _lines_task(name: str, model: Model, sources: Sequence[str], references: Sequence[str]) -> Task:
+    data, vocabulary = model.config.data, model.tgt_vocabulary
+    src = Ragged.of(Translator(model).encode(sources), len(model.src_vocabulary))
+    lines = (normalise(line, lowercase=data.tgt_lowercase) for line in references)
+    tokenizer = Tokenizer(data.tgt_lang, data.tgt_pipeline)
+    tgt = [vocabulary.encode(tokens) for tokens in tokenizer.tokenize_many(lines)]
+    return Task(name, Split(name, src, Ragged.of(tgt, len(vocabulary))), sources, references)
 
 
 def _same_ids(model: Model, prepared: PreparedData) -> bool:
-    """Whether the prepared ids are those that the model's own tokeniser and vocabulary give."""
+    """Whether the prepared ids are those that the model's own tokenisers and vocabularies give."""
     settings, data = prepared.manifest.settings["data"], model.config.data
     if any(settings[side] != getattr(data, side) for side in ("src_lang", "tgt_lang")):
         raise DataError(
             f"the model translates {data.src_lang} to {data.tgt_lang}, "
             f"but {prepared.folder} holds {settings['src_lang']} to {settings['tgt_lang']}"
         )
-    same_text = all(settings[name] == getattr(data, name) for name in ("src_pipeline", "src_lowercase"))
+    names = [f"{side}_{key}" for side in ("src", "tgt") for key in ("pipeline", "lowercase")]
+    same_text = all(settings[name] == getattr(data, name) for name in names)
     return same_text and prepared.vocabulary_hash == model.provenance.get("vocabulary_hash")
+
+
+def _sentences(sources: Ragged) -> list[list[int]]:
+    return [sources[row].tolist() for row in range(len(sources))]
+
+
+def _texts(hypotheses: Sequence[Hypothesis], vocabulary: Vocabulary) -> list[str]:
+    return [detokenize(vocabulary.decode(hypothesis.ids)) for hypothesis in hypotheses]
+
+
+# --- one split --------------------------------------------------------------------------------------------
+
+
+def _evaluate(
+    task: Task, system: System, folder: Path, *, with_report: bool
+) -> tuple[Evaluation, SplitReport | None]:
+    sources, language = task.ids.src, system.model.config.data.tgt_lang
+    cut = sum(
+        warn_if_cut(line, int(length), system.decode) for line, length in enumerate(sources.lengths, start=1)
+    )
+    start_s = time.monotonic()
+    found = translate_task(system, task)
+    elapsed_s = round(time.monotonic() - start_s, 3)
+    hypotheses = translated_lines(system, found)
+    short = task.ids.select(task.ids.rows_within(system.max_tokens))
+    loss = forced_loss(system, short)
+    measured = corpus_scores(hypotheses, task.references, lowercase=system.lowercase)
+    evaluation = Evaluation(
+        split=task.name,
+        scores=measured.scores,
+        loss=loss,
+        loss_sentences=len(short),
+        length_ratio=measured.length_ratio,
+        unknown_rate=float((sources.ids == UNK).mean()) if len(sources.ids) else 0.0,
+        sentences=len(hypotheses),
+        cut_sources=cut,
+        elapsed_s=elapsed_s,
+        beam=system.decode.beam,
+        length_penalty=system.decode.length_penalty,
+        models=system.files,
+        hypotheses=folder / f"{task.name}.hyp.{language}",
+        references=folder / f"{task.name}.ref.{language}",
+    )
+    _save(evaluation, hypotheses, task.references, folder / f"{task.name}.json")
+    page = _page(task, system, evaluation, measured, found, hypotheses) if with_report else None
+    return evaluation, page
+
+
+def forced_loss(system: System, split: Split) -> float | None:
+    """Mean negative log-likelihood of the targets in nats per token, `<eos>` counted; None without any.
+
+    Of an ensemble it is that of the averaged probabilities, which the search goes by.
+    """
+    if not len(split):
+        return None
+    longest = np.maximum(split.src.lengths, split.tgt.lengths) + 1
+    order = np.argsort(longest, kind="stable")
+    total, tokens = 0.0, 0
+    for rows in cut_batches(order, longest, system.decode.batch_tokens):
+        batch = make_batch(split, rows).to(system.device)
+        with torch.inference_mode(), computing_in(system.dtype, system.device):
+            each = torch.stack([_log_likelihood(network, batch) for network in system.networks])  # (E,N)
+            mean = each.logsumexp(0) - math.log(len(each))
+        total -= float(mean.sum())
+        tokens += batch.num_tokens
+    return total / tokens
+
+
+def _log_likelihood(network: Transformer, batch: Batch) -> Tensor:
+    """The logarithm (N) in float64 of the probability of each of the batch's N target tokens."""
+    states = network.decode(batch.tgt_in, network.encode(batch.src, batch.src_keep), batch.src_keep)
+    real = batch.tgt_out != PAD
+    parts = torch.split(states[real], LOGIT_ROWS), torch.split(batch.tgt_out[real], LOGIT_ROWS)
+    losses = [
+        F.cross_entropy(network.logits(part).float(), targets, reduction="none")
+        for part, targets in zip(*parts, strict=True)
+    ]
+    return -torch.cat(losses).cpu().double()
+
+
+def _page(
+    task: Task,
+    system: System,
+    evaluation: Evaluation,
+    measured: CorpusScores,
+    found: Sequence[Hypothesis],
+    hypotheses: Sequence[str],
+) -> SplitReport:
+    """What the report shows of the split."""
+    limit = system.decode.max_source_tokens
+    read = Ragged.of([ids[:limit] for ids in _sentences(task.ids.src)], len(system.model.src_vocabulary))
+    speed = "" if evaluation.sentences_per_s is None else f"{evaluation.sentences_per_s:,.0f}"
+    facts = [*evaluation.facts, ("sentences per second", speed)]
+    return split_report(
+        task.name,
+        (task.sources, hypotheses, task.references),
+        measured,
+        [(name, words) for name, words in facts if name != "length ratio"],
+        attention_maps(system.models, read, found),
+        lowercase=system.lowercase,
+    )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         with draft.open("xb") as file:
             file.write(content)
             file.flush()
@@ -62,12 +63,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             old.rename(folder)
         for leftover in (draft, old):
             shutil.rmtree(leftover, ignore_errors=True)
-        draft.mkdir(parents=True)
+        _make_folder(folder.parent)
+        draft.mkdir()
         try:
             yield draft
             for path in draft.iterdir():
                 with path.open("rb+") as file:
                     os.fsync(file.fileno())
+            _flush_folder(draft)
             _swap(draft, folder, old)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -87,6 +90,35 @@ def _swap(draft: Path, folder: Path, old: Path) -> None:
         old.rename(folder)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder so that a kill on the way leaves the whole of it, or a draft that is cleared later."""
+    draft = folder.with_name(f".{folder.name}.draft")
+    with contextlib.suppress(OSError):
+        shutil.rmtree(draft, ignore_errors=True)
+        folder.rename(draft)
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def clear_drafts(parent: Path) -> None:
+    """Delete the drafts of files that killed processes left in a folder; the caller holds its lock."""
+    for path in parent.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name):
+            path.unlink(missing_ok=True)
+
+
+def clear_draft_folders(parent: Path) -> None:
+    """Delete the drafts of folders that killed processes left; an only copy gets its name back.
+
+    The caller holds the lock of `parent`, in which no other program keeps anything.
+    """
+    for draft in parent.glob(".*.draft"):
+        shutil.rmtree(draft, ignore_errors=True)
+    for old in parent.glob(".*.old"):  # killed within `_swap`
+        folder = old.with_name(old.stem.removeprefix("."))
+        with contextlib.suppress(OSError):  # such as that another rank was faster
+            shutil.rmtree(old) if folder.exists() else old.rename(folder)
 
 
 @contextmanager
@@ -131,6 +163,14 @@ def _acquire(path: Path, doing: str, timeout_s: float) -> portalocker.Lock:
         lock = portalocker.Lock(path, mode="a", timeout=timeout_s, check_interval=0.1)
         lock.acquire()
     return lock
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, and make their names last."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _flush_folder(path.parent)
 
 
 def _flush_folder(folder: Path) -> None:

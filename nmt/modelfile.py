@@ -4,7 +4,8 @@ Tensors: every weight in float32 under its name in `Transformer`, a shared one o
 names (`tgt_embedding.tokens.weight`), and for a subword vocabulary its sentencepiece model as bytes under
 `src_vocabulary.model` (and `tgt_vocabulary.model` where that is another one). Metadata: `format`,
 `format_version`, `nmt_version`, and as JSON `config`, `provenance`, `src_vocabulary` and, where it is another
-one, `tgt_vocabulary`.
+one, `tgt_vocabulary`. An exported file may have all its weights in float16 or bfloat16: they are read as
+float32.
 
 torch is imported inside the functions, so that finding a model or reading a header costs little.
 """
@@ -51,16 +52,17 @@ class Model:
     provenance: Mapping[str, Any]
 
 
-def save_model(path: Path, model: Model) -> None:
+def save_model(path: Path, model: Model, *, dtype: torch.dtype | None = None) -> None:
     """Write a model file so that it appears at once and whole; after a failure an older one is as it was.
 
-    Raises MachineError where it cannot be written.
+    Weights are stored in `dtype`: float16, bfloat16, or float32, which None means. Raises MachineError where
+    the file cannot be written.
     """
     import torch
     from safetensors.torch import save
 
     tensors = {
-        name: weight.detach().to("cpu", torch.float32).contiguous()
+        name: weight.detach().to("cpu", dtype or torch.float32).contiguous()
         for name, weight in model.network.named_parameters()  # names a shared weight once
     }
     metadata = {
@@ -92,7 +94,7 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> Model:
     tgt_vocabulary = src_vocabulary
     if "tgt_vocabulary" in metadata:
         tgt_vocabulary = _take_vocabulary(path, "tgt_vocabulary", metadata, tensors)
-    network = _blank_network(config.model, len(src_vocabulary), len(tgt_vocabulary))
+    network = blank_network(config.model, len(src_vocabulary), len(tgt_vocabulary))
     _fill(network, tensors, path)
     return Model(path, config, network.to(device).eval(), src_vocabulary, tgt_vocabulary, provenance)
 
@@ -173,7 +175,7 @@ def _take_vocabulary(
         raise ModelFileError(f"{path} is damaged: {name}: {error}", hint=_GET_IT_WHOLE) from error
 
 
-def _blank_network(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int) -> Transformer:
+def blank_network(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int) -> Transformer:
     """A network whose random weights are not drawn, which would take longer than reading the file.
 
     Building it on torch's meta device would skip them too, but imports much more than it saves.
@@ -214,12 +216,16 @@ def _fill(network: Transformer, tensors: Mapping[str, Tensor], path: Path) -> No
 
 def _misfit(weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str | None:
     """What is wrong with the tensors that are to be the weights, or None."""
+    import torch
+
     if missing := sorted(weights.keys() - tensors.keys()):
         return f"{missing[0]} is missing" + (f", and {len(missing) - 1} more" if missing[1:] else "")
     if extra := sorted(tensors.keys() - weights.keys()):
         return f"{extra[0]} is no weight of it" + (f", and {len(extra) - 1} more" if extra[1:] else "")
+    halves = {tensor.dtype for tensor in tensors.values()} in ({torch.float16}, {torch.bfloat16})
     for name, weight in weights.items():
-        if (tensor := tensors[name]).shape != weight.shape or tensor.dtype != weight.dtype:
+        tensor = tensors[name]
+        if tensor.shape != weight.shape or not (halves or tensor.dtype == weight.dtype):
             found, wanted = (f"{tuple(t.shape)} {t.dtype}" for t in (tensor, weight))
             return f"{name} is {found}, not {wanted}"
     return None

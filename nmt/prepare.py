@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from nmt import __version__
 from nmt.config import Config, DataConfig, VocabularyConfig, config_from_mapping
 from nmt.data import captions, multi30k
-from nmt.data.batching import plan_batches, token_share
+from nmt.data.batching import Rows, plan_batches, token_share
 from nmt.data.corpus import Pair, SplitFiles, find_split, find_splits, read_parallel
 from nmt.data.dataset import (
     MANIFEST,
+    Flags,
     Manifest,
     PreparedData,
     Ragged,
@@ -193,16 +196,23 @@ def _build(folder: Path, config: Config) -> None:
     log.info("building the vocabulary")
     vocabularies = _build_vocabularies(config.vocabulary, *train)
     splits = {}
+    word_starts = None
     for name, sides in tokens.items():
         split = _encode(name, sides, vocabularies)
         if name != settings.train:
             splits[name] = split, SplitCounts.of(split, pairs_read=len(raw[name]))
             continue
-        short, dropped_long = _drop_long(split, settings.max_tokens)
+        kept = _short_rows(split, settings.max_tokens)
+        short, dropped_long = split.select(kept), len(split) - len(kept)
         counts = SplitCounts.of(
             short, pairs_read=len(raw[name]), dropped_empty=dropped_empty, dropped_long=dropped_long
         )
         splits[name] = short, counts
+        if config.vocabulary.kind == "subword":
+            word_starts = (
+                _word_starts(sides[0], kept, vocabularies[0]),
+                _word_starts(sides[1], kept, vocabularies[1]),
+            )
     write_prepared(
         folder,
         settings=config.data_settings(),
@@ -215,6 +225,7 @@ def _build(folder: Path, config: Config) -> None:
         },
         src_vocabulary=vocabularies[0],
         tgt_vocabulary=vocabularies[1],
+        word_starts=word_starts,
     )
 
 
@@ -326,13 +337,23 @@ def _encode(name: str, sides: tuple[Tokens, Tokens], vocabularies: tuple[Vocabul
     return Split(name, src, tgt)
 
 
-def _drop_long(split: Split, max_tokens: int) -> tuple[Split, int]:
-    keep = split.rows_within(max_tokens)
-    if not len(keep):
+def _short_rows(split: Split, max_tokens: int) -> Rows:
+    rows = split.rows_within(max_tokens)
+    if not len(rows):
         raise DataError(
             f"every training pair has more than {max_tokens} tokens on a side", hint="raise data.max_tokens"
         )
-    return split.select(keep), len(split) - len(keep)
+    return rows
+
+
+def _word_starts(lines: Tokens, rows: Rows, vocabulary: Vocabulary) -> Flags:
+    """Which ids of the given lines open a word; sampling other subwords needs to know."""
+    kept = [lines[row] for row in rows.tolist()]
+    pieces = {token: len(vocabulary.encode([token])) for token in {token for line in kept for token in line}}
+    counts = np.array([pieces[token] for line in kept for token in line])
+    starts = np.zeros(counts.sum(), dtype=np.bool_)
+    starts[np.cumsum(counts) - counts] = True
+    return starts
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the machine offers and the environment says: device, precision, seeds, folders, signals.
+"""What the machine offers and the environment says: device, precision, ranks, seeds, folders, signals.
 
 This is the only module that touches torch.cuda, torch.distributed or os.environ; all others ask here.
 torch is imported inside the functions, so that importing this module costs nothing.
@@ -6,6 +6,8 @@ torch is imported inside the functions, so that importing this module costs noth
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import platform
@@ -17,17 +19,22 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from nmt import __version__
-from nmt.errors import DeviceError, MachineError
+from nmt.errors import AnotherRankError, DeviceError, MachineError
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor, nn
+
+T = TypeVar("T")
 
 log = logging.getLogger("nmt")
 
@@ -40,18 +47,194 @@ TORCH_WAY_OUT = (
 )
 
 
+# --- several processes that train together ----------------------------------------------------------------
+
+PEER_TIMEOUT_S = 1800.0
+"""How long a rank waits for the others, which may be preparing data or saving; a death is noticed sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes that train together, one a device, and this one's place among them.
+
+    What the methods that communicate take and give are values that JSON can say, or tensors. All ranks call
+    them in the same order. A process that is alone calls them for nothing: torch.distributed is not imported.
+    They raise MachineError where another rank has died, or keeps this one waiting for PEER_TIMEOUT_S.
+    """
+
+    rank: int = 0
+    world: int = 1
+    """How many they are."""
+    local_rank: int = 0
+    """The place among those of this machine: the number of its device."""
+    local_world: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes and speaks."""
+        return self.rank == 0
+
+    def share(self, count: int) -> range:
+        """Which of `count` things fall to this rank: every world-th, so that none comes twice."""
+        return range(self.rank, count, self.world)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of each rank, by rank."""
+        if self.world == 1:
+            return [value]
+        import torch
+        import torch.distributed as dist
+
+        mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        with _peers_alive():
+            dist.all_gather(sizes, torch.tensor([len(mine)]))
+            longest = max(int(size) for size in sizes)
+            buffers = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world)]
+            dist.all_gather(buffers, torch.nn.functional.pad(mine, (0, longest - len(mine))))
+        return [
+            json.loads(buffer[: int(size)].numpy().tobytes())
+            for buffer, size in zip(buffers, sizes, strict=True)
+        ]
+
+    def collect(self, mine: Sequence[T]) -> list[T]:
+        """All results in order, where each rank has those of its `share`."""
+        parts = self.gather(list(mine))
+        total = sum(map(len, parts))
+        return [parts[index % self.world][index // self.world] for index in range(total)]
+
+    def together(self, action: Callable[[], T]) -> list[T]:
+        """Every rank does `action`; the results, by rank.
+
+        Where one fails all fail: the first of those that do raises its error, the others AnotherRankError.
+        """
+        if self.world == 1:
+            return [action()]
+        try:
+            result = action()
+        except Exception as error:
+            outcomes = self.gather([False, None])
+            if not all(fine for fine, _ in outcomes[: self.rank]):
+                raise AnotherRankError from error
+            raise
+        outcomes = self.gather([True, result])
+        if not all(fine for fine, _ in outcomes):
+            raise AnotherRankError
+        return [value for _, value in outcomes]
+
+    def first(self, action: Callable[[], T]) -> T:
+        """Rank 0 does `action` and all get its result; where it fails all fail, as in `together`."""
+        if self.world == 1:
+            return action()
+        result: T = self.together(action if self.is_first else _nothing)[0]
+        return result
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of every rank's tensor, on its device."""
+        if self.world == 1:
+            return values
+        import torch.distributed as dist
+
+        total = values.clone()
+        with _peers_alive():
+            dist.all_reduce(total)
+        return total
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module, with gradients that become the mean over the ranks in each backward pass."""
+        if self.world == 1:
+            return module
+        from torch.nn.parallel import DistributedDataParallel
+
+        with _peers_alive(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 has a second name for the option
+            # a buffer is a table that each rank makes for itself, as long as it needs it
+            return DistributedDataParallel(module, broadcast_buffers=False)
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Within it the gradients of what `wrap` gave are summed up here, and sent only after it."""
+        return nullcontext() if self.world == 1 else module.no_sync()  # type: ignore[operator]
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Within it, a wrapped module's backward pass that another rank has left raises MachineError."""
+        return nullcontext() if self.world == 1 else _peers_alive()
+
+
+ALONE = Ranks()
+"""One process by itself."""
+
+
+def _nothing() -> Any:
+    return None
+
+
+@contextmanager
+def _peers_alive() -> Iterator[None]:
+    """Say in one line what torch says of a closed connection or a long wait."""
+    try:
+        yield
+    except RuntimeError as error:
+        from torch.distributed import DistError
+
+        if isinstance(error, DistError) or re.search("gloo|nccl|[Cc]onnection", str(error)):
+            raise MachineError(
+                "another process of this training has ended, or no longer answers",
+                hint="its own last message says why; go on with the same command and --resume",
+            ) from error
+        raise
+
+
+@contextmanager
+def joined_ranks() -> Iterator[Ranks]:
+    """This process among those that torchrun started, connected while the block runs; else one alone.
+
+    Ranks other than the first log only warnings and worse. On CUDA they talk through nccl, else through gloo.
+    """
+    ranks = _ranks_of_environment()
+    if ranks.world == 1:
+        yield ALONE
+        return
+    import torch
+    import torch.distributed as dist
+
+    both = torch.cuda.is_available() and dist.is_nccl_available()
+    level = log.level
+    with _peers_alive():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if both else "gloo", timeout=timedelta(seconds=PEER_TIMEOUT_S)
+        )
+    if not ranks.is_first:
+        log.setLevel(max(level, logging.WARNING))
+    try:
+        yield ranks
+        dist.destroy_process_group()  # not after an error: the other ranks may not be there to agree
+    finally:
+        log.setLevel(level)
+
+
+def _ranks_of_environment() -> Ranks:
+    """What torchrun tells the processes it starts; without all of that, one alone."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    if any(name not in os.environ for name in (*names, "MASTER_ADDR", "MASTER_PORT")):
+        return ALONE
+    return Ranks(*(int(os.environ[name]) for name in names))
+
+
 # --- the device -------------------------------------------------------------------------------------------
 
 
-def select_device(name: str = "auto") -> torch.device:
+def select_device(name: str = "auto", ranks: Ranks = ALONE) -> torch.device:
     """Turn a device's name into one this machine can use; `auto` takes CUDA, then MPS, then the CPU.
 
-    Where `auto` passes over an NVIDIA device that this torch cannot use, one warning says so.
+    Of several ranks each gets a CUDA device of its own, or all take the CPU. Where `auto` passes over an
+    NVIDIA device that this torch cannot use, one warning says so.
 
-    Raises DeviceError where a named device is missing or the name is none.
+    Raises DeviceError where a named device is missing, the name is none, or there are too few for the ranks.
     """
     import torch
 
+    if ranks.world > 1:
+        return _device_of_rank(name, ranks)
     if name == "auto":
         if _cuda_fault(torch.device("cuda", 0)) is None:
             return torch.device("cuda", 0)
@@ -64,6 +247,32 @@ def select_device(name: str = "auto") -> torch.device:
         raise DeviceError(f"device {name!r}: {cuda_mismatch_warning() or fault}", hint=_other_devices())
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceError(f"device {name!r}: this machine or this torch has no MPS", hint=_other_devices())
+    return device
+
+
+def _device_of_rank(name: str, ranks: Ranks) -> torch.device:
+    import torch
+
+    if name == "auto":
+        name = select_device().type
+        name = "cpu" if name == "mps" else name
+    if name not in ("cpu", "cuda"):
+        raise DeviceError(
+            f"device {name!r} is one device, but {ranks.local_world} processes train on this machine",
+            hint="choose auto, cpu or cuda",
+        )
+    if name == "cpu":
+        return torch.device("cpu")
+    device = select_device("cuda")
+    count = torch.cuda.device_count()
+    if ranks.local_world > count:
+        raise DeviceError(
+            f"{ranks.local_world} processes were started on this machine, but it has {count} CUDA "
+            f"device{'s' if count > 1 else ''}: {ranks.local_world - count} too many",
+            hint=f"torchrun --nproc-per-node {count}, or --device cpu",
+        )
+    device = select_device(f"cuda:{ranks.local_rank}")
+    torch.cuda.set_device(device)
     return device
 
 
@@ -243,6 +452,12 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def mixed_seed(*numbers: int) -> int:
+    """A seed of 63 bits that whole numbers decide: neighbours give seeds that have nothing in common."""
+    digest = hashlib.sha256(json.dumps(numbers).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
 PROVENANCE_PACKAGES = ("numpy", "spacy", "torchtext", "sentencepiece", "sacrebleu")
 
 
@@ -309,6 +524,14 @@ def spare_the_machine() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is what Python or torch raise where the memory of device or machine is too short."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    words = "out of memory|not enough memory|can't allocate memory|ALLOC_FAILED"
+    return isinstance(error, RuntimeError) and re.search(words, str(error)) is not None
+
+
 # --- what the environment says ----------------------------------------------------------------------------
 
 
@@ -358,6 +581,11 @@ class StopSignals:
     at the end. Outside the main thread, where Python takes no handlers, `requested` stays None.
     """
 
+    NUMBERS = tuple(
+        int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)
+    )
+    """The signals, where the platform has them."""
+
     def __init__(self) -> None:
         self.requested: int | None = None
         self._interrupts = 0
@@ -365,9 +593,8 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
-                if (number := getattr(signal, name, None)) is not None:
-                    self._former[number] = signal.signal(number, self._note)
+            for number in self.NUMBERS:
+                self._former[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(

@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmt.config import Config, load_config
+from nmt.config import Config, Section, load_config
 from nmt.data.dataset import PreparedData, Split
-from nmt.errors import ConfigError, RunError
+from nmt.data.sampling import training_pairs
+from nmt.errors import ConfigError, DeviceError, RunError
 from nmt.evaluate import score_ids
-from nmt.files import only_one, write_whole
+from nmt.files import clear_drafts, only_one, write_whole
 from nmt.model.transformer import Transformer
 from nmt.modelfile import Model, save_model
 from nmt.prepare import open_or_prepare
-from nmt.runtime import device_line, environment, seed_everything, select_device, select_precision
+from nmt.runtime import (
+    Ranks,
+    device_line,
+    environment,
+    joined_ranks,
+    seed_everything,
+    select_device,
+    select_precision,
+)
 from nmt.scoring.plots import draw_curves
 from nmt.training.checkpoint import RunState
+from nmt.training.tracking import note_environment
 from nmt.training.trainer import Hooks, Quality, RunFolder, Trainer
 
 if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger("nmt")
+
+SAMPLES = 5
+"""So many of the validation translations are kept in metrics.jsonl, to be looked at."""
+
+DECIDE_THE_BATCHES = ("seed", "train.batch_tokens", "train.batch_sentences", "train.subword_dropout")
+"""The settings that the plan of an epoch's batches follows from, beside those of the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,8 @@ class TrainingResult:
     steps: int
     stopped_by: int | None
     """The signal that stopped it, or None."""
+    is_first: bool = True
+    """Whether this process speaks for the run: of several that train together only one does."""
 
 
 def train(
@@ -47,70 +68,119 @@ def train(
 ) -> TrainingResult:
     """Train the model that `config` describes, preparing its data first where needed.
 
-    Raises RunError when the run folder holds a run and neither `resume` nor `overwrite` is given, and
-    ConfigError when a resumed run would have other data or another model.
+    Started by torchrun, the processes train it together, each on its device; the first one writes and speaks.
+    Raises RunError when the run folder holds a run and neither `resume` nor `overwrite` is given, ConfigError
+    when a resumed run would have other data or another model, and AnotherRankError where another process
+    has raised such an error.
     """
     run = RunFolder(run_dir or Path("runs") / config.name)
-    _check_run_folder(run, resume=resume, overwrite=overwrite)
-    device = select_device(config.device)
+
+    def check() -> None:
+        _check_run_folder(run, resume=resume, overwrite=overwrite)
+
+    with joined_ranks() as ranks, ExitStack() as held:
+        ranks.first(check)
+        device, precision = _select_device(config, ranks)
+        config, data = _open_data(config, ranks)
+
+        def begin() -> dict[str, str]:
+            held.enter_context(only_one(run.lock, doing=f"training in {run.path}", timeout_s=0))
+            clear_drafts(run.path)
+            check()  # again: preparing may have taken a while
+            changed = _changed_settings(config, run) if resume and run.config.exists() else {}
+            _refuse_other_model(changed, run)
+            if overwrite:
+                _clear(run)
+            return changed
+
+        changed = ranks.first(begin)
+        trainer = _make_trainer(config, data, run, device, precision, ranks)
+        if resume:
+            _resume(trainer, run, changed)
+        ranks.first(lambda: _describe(config, run, device, ranks, trainer.state.step))
+        stopped_by = trainer.fit()
+    state = trainer.state
+    model = run.best if run.best.exists() else run.last
+    return TrainingResult(
+        run.path, model, config, state.best_bleu, state.step, stopped_by, is_first=ranks.is_first
+    )
+
+
+def _select_device(config: Config, ranks: Ranks) -> tuple[torch.device, torch.dtype]:
+    kinds = ranks.together(lambda: select_device(config.device, ranks).type)
+    if len(set(kinds)) > 1:
+        raise DeviceError(
+            f"some processes train on {' and others on '.join(sorted(set(kinds)))}",
+            hint="name the device: --device cpu or --device cuda",
+        )
+    device = select_device(config.device, ranks)
     precision = select_precision(config.precision, device, training=True)
-    log.info("device: %s", device_line(device, precision))
-    config, data = open_or_prepare(config)
-    with only_one(run.lock, doing=f"training in {run.path}", timeout_s=0):
-        _check_run_folder(run, resume=resume, overwrite=overwrite)  # again: preparing may have taken a while
-        if resume and run.config.exists():
-            _refuse_other_model(config, run)
-        elif overwrite:
-            _clear(run)
-        write_whole(run.config, config.to_yaml().encode())
-        return _train(config, data, run, device, precision, resume=resume)
+    number = f"{ranks.world} processes, the first on " if ranks.world > 1 else ""
+    log.info("device: %s%s", number, device_line(device, precision))
+    return device, precision
 
 
-def _train(
+def _open_data(config: Config, ranks: Ranks) -> tuple[Config, PreparedData]:
+    """The prepared data; the first rank makes it where needed, and the others wait."""
+    if ranks.world > 1:
+        ranks.first(lambda: open_or_prepare(config) and None)
+    return open_or_prepare(config)
+
+
+def _make_trainer(
     config: Config,
     data: PreparedData,
     run: RunFolder,
     device: torch.device,
     precision: torch.dtype,
-    *,
-    resume: bool,
-) -> TrainingResult:
+    ranks: Ranks,
+) -> Trainer:
+    settings = config.train
     seed_everything(config.seed)
     network = Transformer(config.model, len(data.src_vocabulary), len(data.tgt_vocabulary)).to(device)
     log.info("model: %s parameters", f"{sum(p.numel() for p in network.parameters()):,}")
     val = data.split(data.val)
+    short = val.rows_within(config.decode.max_source_tokens)
     trainer = Trainer(
         network,
-        data.split(data.train),
-        _without_overlong(val, config.decode.max_source_tokens),
-        config.train,
+        training_pairs(
+            data,
+            subword_dropout=settings.subword_dropout,
+            word_dropout=settings.word_dropout,
+            seed=config.seed,
+        ),
+        val.select(short),
+        settings,
         seed=config.seed,
         precision=precision,
         run=run,
-        hooks=_hooks(config, data, val, run),
+        hooks=_hooks(config, data, val, run, ranks),
         vocabulary_hash=data.vocabulary_hash,
+        ranks=ranks,
     )
-    if trainer.total_steps <= config.train.warmup_steps:
+    if ranks.is_first:
+        _warn(trainer, left_out=len(val) - len(short), limit=config.decode.max_source_tokens)
+    return trainer
+
+
+def _warn(trainer: Trainer, *, left_out: int, limit: int) -> None:
+    """Of validation pairs whose loss does not fit into memory (BLEU is taken on all), and of a short run."""
+    if left_out:
+        log.warning("validation pairs of more than %d tokens, left out of the loss: %d", limit, left_out)
+    if trainer.total_steps <= trainer.settings.warmup_steps:
         log.warning(
             "the run has %d steps, all of them within the warm-up of %d: the learning rate stays low; "
             "raise train.epochs, or lower train.batch_tokens and train.warmup_steps",
             trainer.total_steps,
-            config.train.warmup_steps,
+            trainer.settings.warmup_steps,
         )
-    if resume:
-        _resume(trainer, run)
-    stopped_by = trainer.fit()
-    state = trainer.state
-    model = run.best if run.best.exists() else run.last
-    return TrainingResult(run.path, model, config, state.best_bleu, state.step, stopped_by)
 
 
-def _without_overlong(val: Split, limit: int) -> Split:
-    """The pairs whose loss fits into memory; BLEU is taken on all of them, and search cuts their sources."""
-    keep = val.rows_within(limit)
-    if left_out := len(val) - len(keep):
-        log.warning("validation pairs of more than %d tokens, left out of the loss: %d", limit, left_out)
-    return val.select(keep)
+def _describe(config: Config, run: RunFolder, device: torch.device, ranks: Ranks, step: int) -> None:
+    """Write down what is trained from `step` on, and on what."""
+    write_whole(run.config, config.to_yaml().encode())
+    facts = {"step": step, "processes": ranks.world, "data": config.data_hash()}
+    note_environment(run.environment, {**environment(device), **facts})
 
 
 def _check_run_folder(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
@@ -132,31 +202,52 @@ def _check_run_folder(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
 
 def _clear(run: RunFolder) -> None:
     """Delete what an earlier run left, and nothing else."""
-    shutil.rmtree(run.checkpoints, ignore_errors=True)
-    for path in (run.config, run.metrics, run.curves, run.best, run.last):
+    for folder in (run.checkpoints, run.tensorboard):
+        shutil.rmtree(folder, ignore_errors=True)
+    for path in (run.config, run.metrics, run.environment, run.curves, run.best, run.last):
         path.unlink(missing_ok=True)
 
 
-def _refuse_other_model(config: Config, run: RunFolder) -> None:
+def _changed_settings(config: Config, run: RunFolder) -> dict[str, str]:
+    """The settings that a run had otherwise when it was last trained, each with both values."""
+    before, now = _flat(load_config(run.config)), _flat(config)
+    return {
+        key: f"{key} ({before[key]!r} there, {value!r} now)"
+        for key, value in now.items()
+        if value != before[key] and key not in ("name", "device", "data.mirror")
+    }
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """`{"seed": 1, "train.epochs": 30}` and so on."""
+    values: dict[str, Any] = {}
+    for name, value in config:
+        if isinstance(value, Section):
+            values.update((f"{name}.{key}", each) for key, each in value)
+        else:
+            values[name] = value
+    return values
+
+
+def _refuse_other_model(changed: Mapping[str, str], run: RunFolder) -> None:
     """Refuse to resume with other data, vocabulary or model settings, naming the keys."""
-    before = load_config(run.config)
-    changed = [
-        f"{section}.{key} ({value!r} there, {getattr(getattr(config, section), key)!r} now)"
-        for section in ("data", "vocabulary", "model")
-        for key, value in getattr(before, section)
-        if key != "mirror" and value != getattr(getattr(config, section), key)
-    ]
-    if changed:
+    refused = [words for key, words in changed.items() if key.startswith(("data.", "vocabulary.", "model."))]
+    if refused:
         raise ConfigError(
-            f"{run.path} cannot be resumed with other settings: {', '.join(changed)}",
+            f"{run.path} cannot be resumed with other settings: {', '.join(refused)}",
             hint="set them as they were, or start anew with --overwrite or --run-dir",
         )
 
 
-def _resume(trainer: Trainer, run: RunFolder) -> None:
+def _resume(trainer: Trainer, run: RunFolder, changed: Mapping[str, str]) -> None:
+    """Go on from the last checkpoint, where there is one, and say what has changed since."""
     if not trainer.resume():
         log.info("no checkpoint in %s: starting from the beginning", run.path)
-    elif trainer.finished:
+        return
+    if changed:
+        log.info("going on with other settings: %s", ", ".join(changed.values()))
+    trainer.ranks.first(lambda: _refuse_other_plan(changed, trainer, run))
+    if trainer.finished:
         log.info(
             "the run in %s is finished: %d steps; raise train.epochs or train.max_steps to go on",
             run.path,
@@ -166,15 +257,32 @@ def _resume(trainer: Trainer, run: RunFolder) -> None:
         log.info("going on from step %d of %d", trainer.state.step, trainer.total_steps)
 
 
-def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder) -> Hooks:
-    references = data.references(data.val)  # read once: the folder may be made anew while training runs
+def _refuse_other_plan(changed: Mapping[str, str], trainer: Trainer, run: RunFolder) -> None:
+    """Within an epoch refuse what makes other batches: some pairs would come twice in it and others never."""
+    refused = [words for key, words in changed.items() if key in DECIDE_THE_BATCHES]
+    if refused and trainer.state.position:
+        raise ConfigError(
+            f"{run.path} stopped within an epoch, which has other batches with these settings: "
+            f"{', '.join(refused)}",
+            hint="set them as they were, or start anew with --overwrite or --run-dir",
+        )
+
+
+def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder, ranks: Ranks) -> Hooks:
+    # read once: the folder may be made anew while training runs
+    sources, references = data.sources(data.val), data.references(data.val)
     shared = config.replace(
         data=config.data.model_copy(update={"mirror": None})
     )  # an address may hold a password
 
     def quality(network: Transformer) -> Quality:
-        score = score_ids(network, val.src, references, data.tgt_vocabulary, config)
-        return Quality(score.value, score.signature)
+        score, translations = score_ids(network, val.src, references, data.tgt_vocabulary, config, ranks)
+        lines = zip(sources, references, translations, strict=True)
+        samples = [
+            {"source": source, "reference": reference, "translation": translation}
+            for source, reference, translation in islice(lines, SAMPLES)
+        ]
+        return Quality(score.value, score.signature, samples)
 
     def save(path: Path, network: Transformer, state: RunState) -> None:
         provenance: dict[str, Any] = {

@@ -19,11 +19,13 @@ from typing import BinaryIO, cast
 import torch
 
 from nmt.config import DecodeConfig
+from nmt.data.batching import pad_source
 from nmt.data.corpus import iter_lines
-from nmt.data.text import Tokenizer, detokenize, normalise
+from nmt.data.text import MARK, Tokenizer, detokenize, normalise, unescape
+from nmt.data.vocabulary import BOS, EOS, SPECIALS
 from nmt.decoding.greedy import translate_ids
 from nmt.decoding.state import Hypothesis
-from nmt.errors import ModelFileError, NmtError
+from nmt.errors import DataError, ModelFileError, NmtError
 from nmt.modelfile import Model, load_model, resolve_model
 from nmt.runtime import (
     Precision,
@@ -53,6 +55,39 @@ class Translation:
     """Natural logarithm of the probability that the model gives `tokens`."""
     tokens: tuple[str, ...]
     """The vocabulary's pieces that `text` was joined from."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """A translation and where the decoder looked in the source for each of its tokens.
+
+    Letters: L decoder layers, H heads, T target tokens, S source tokens.
+    """
+
+    translation: Translation
+    source_tokens: tuple[str, ...]
+    """The source's pieces as the model read them, with `<eos>`."""
+    target_tokens: tuple[str, ...]
+    """The translation's pieces, with `<eos>` unless the length limit cut it."""
+    weights: torch.Tensor
+    """(L,H,T,S) float32 on the CPU: the attention over the source from which each target token was predicted;
+    over S they sum to 1."""
+
+    def draw(self, path: str | Path, layer: int = -1) -> None:
+        """Draw a decoder layer's heads and their mean as a PNG file; by default the last layer's.
+
+        Raises MachineError if it cannot be written.
+        """
+        from nmt.scoring.heatmaps import draw_attention
+
+        number = range(len(self.weights))[layer] + 1
+        draw_attention(
+            self.weights[layer].numpy(),
+            [_readable(token) for token in self.source_tokens],
+            [_readable(token) for token in self.target_tokens],
+            Path(path),
+            title=f"Attention over the source, decoder layer {number} of {len(self.weights)}",
+        )
 
 
 class Translator:
@@ -107,6 +142,27 @@ class Translator:
             yield from self._translate(chunk, first_line)
             first_line += len(chunk)
 
+    def attention(self, text: str) -> Alignment:
+        """Translate one text and tell where the decoder looked for each token, in every layer and head.
+
+        The weights are those of the finished translation read back in float32. Raises DataError for a blank
+        text.
+        """
+        (source,), (hypothesis,) = self._search([text], first_line=1)
+        target = [*hypothesis.ids, *([EOS] if hypothesis.finished else [])]
+        if not source or not target:
+            raise DataError("a blank line has no attention", hint="give it a sentence")
+        src, src_keep = (tensor.to(self.device) for tensor in pad_source([source]))
+        tgt_in = torch.tensor([[BOS, *target[:-1]]], device=self.device)  # (1,T)
+        with self._lock, torch.inference_mode():
+            attention = self.model.network.attention(src, src_keep, tgt_in)
+        return Alignment(
+            self._translation(text, hypothesis),
+            tuple(self.model.src_vocabulary.pieces[i] for i in src[0].tolist()),
+            tuple(self.model.tgt_vocabulary.pieces[i] for i in target),
+            torch.cat(attention.decoder_cross).float().cpu(),  # (L,H,T,S)
+        )
+
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """Source ids of each text, as preparation makes them: without specials, none for a blank text."""
         with self._lock:  # one tokeniser, whose tables grow on use
@@ -116,13 +172,18 @@ class Translator:
             ]
 
     def _translate(self, texts: Sequence[str], first_line: int) -> list[Translation]:
-        sentences = self.encode(texts)
-        decode = self.model.config.decode
-        for number, ids in enumerate(sentences, first_line):
-            warn_if_cut(number, len(ids), decode)
-        with self._lock, computing_in(self._dtype, self.device):  # the table of positions grows on use
-            hypotheses = translate_ids(self.model.network, sentences, decode, device=self.device)
+        _, hypotheses = self._search(texts, first_line)
         return [self._translation(*pair) for pair in zip(texts, hypotheses, strict=True)]
+
+    def _search(self, texts: Sequence[str], first_line: int) -> tuple[list[Sequence[int]], list[Hypothesis]]:
+        """The source ids of each text, as far as they are read, and what was found for them."""
+        decode = self.model.config.decode
+        sentences: list[Sequence[int]] = []
+        for number, ids in enumerate(self.encode(texts), first_line):
+            warn_if_cut(number, len(ids), decode)
+            sentences.append(ids[: decode.max_source_tokens])
+        with self._lock, computing_in(self._dtype, self.device):  # the table of positions grows on use
+            return sentences, translate_ids(self.model.network, sentences, decode, device=self.device)
 
     def _translation(self, source: str, hypothesis: Hypothesis) -> Translation:
         pieces = self.model.tgt_vocabulary.decode(hypothesis.ids)
@@ -169,6 +230,14 @@ def warn_if_cut(line: int, length: int, decode: DecodeConfig) -> bool:
     if length > limit:
         log.warning("line %d: cut from %d tokens to %d (decode.max_source_tokens)", line, length, limit)
     return length > limit
+
+
+def _readable(piece: str) -> str:
+    """A piece as a reader takes it: plain where a space stands before it, else with a `+` in front."""
+    if piece in SPECIALS:
+        return piece
+    text = unescape(piece.removeprefix(MARK)).replace(" ", "␣")
+    return text or "␣" if piece.startswith(MARK) else f"+{text}"
 
 
 def _or_default(path: str | Path | None) -> Path:

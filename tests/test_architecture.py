@@ -26,6 +26,8 @@ FLOORS = (
     ("train",),
     ("evaluate",),
     ("translate",),
+    ("export",),
+    ("inspect",),
     ("prepare",),
     ("training", "decoding"),
     ("modelfile",),
@@ -36,7 +38,7 @@ FLOORS = (
 )
 """The rooms from the roof to the ground: an import goes down, never up."""
 
-STAGES = ("prepare", "train", "evaluate", "translate")
+STAGES = ("prepare", "train", "evaluate", "translate", "inspect", "export")
 FOLDERS = ("data", "model", "training", "decoding", "scoring")
 
 OWNERS = {
@@ -48,11 +50,13 @@ OWNERS = {
     "sentencepiece": ("data/vocabulary.py",),
     "requests": ("data/multi30k.py",),
     "sacrebleu": ("scoring/metrics.py",),
-    "matplotlib": ("scoring/plots.py",),
+    "matplotlib": ("scoring/plots.py", "scoring/heatmaps.py"),
     "safetensors": ("modelfile.py", "training/checkpoint.py"),
     "torch.cuda": ("runtime.py",),
     "torch.distributed": ("runtime.py",),
     "portalocker": ("files.py",),
+    "tensorboard": ("training/tracking.py",),
+    "ctranslate2": ("export.py",),
     "os.environ": ("runtime.py",),
     "os.getenv": ("runtime.py",),
 }
@@ -191,7 +195,7 @@ def test_only_the_command_line_exits_or_prints() -> None:
         assert not leaving or path == "cli.py", f"nmt/{path} uses {leaving}"
 
 
-@pytest.mark.parametrize("arguments", [[], ["prepare"], ["train"], ["evaluate"], ["translate"]])
+@pytest.mark.parametrize("arguments", [[], *([stage] for stage in STAGES)])
 def test_help_loads_neither_torch_nor_spacy(arguments: list[str]) -> None:
     code = f"""
 import sys

@@ -96,7 +96,7 @@ def test_help_answers_at_once() -> None:
     assert measured <= max(0.4, 4 * typer_alone)
 
 
-@pytest.mark.parametrize("command", ["", "prepare", "train", "evaluate", "translate"])
+@pytest.mark.parametrize("command", ["", "prepare", "train", "evaluate", "translate", "inspect"])
 def test_every_help_is_plain_text_on_standard_output(command: str, nmt_here: Callable[..., Answer]) -> None:
     code, out, err = nmt_here(*([command] if command else []), "--help")
     assert code == 0
@@ -127,6 +127,9 @@ def test_version_says_what_a_bug_report_needs(nmt_here: Callable[..., Answer]) -
         ["translate", "--input", "a.txt", "Ein Hund."],
         ["translate", "--precision", "int4", "Ein Hund."],
         ["translate", "-5 Grad"],
+        ["translate", "--attention", "picture.pdf", "Ein Hund."],
+        ["inspect", "--positions", "picture"],
+        ["inspect", "base.yaml", "word.yaml"],
     ],
 )
 def test_wrong_usage_is_exit_2(arguments: list[str], nmt_here: Callable[..., Answer]) -> None:
@@ -157,6 +160,21 @@ def test_a_typo_in_a_config_is_two_lines_and_exit_2(
     assert err.startswith(f"error: {path}, line 2: ")
     assert said in err
     assert len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("compile: true", "compile"), ("train: {compile: true}", "train.compile")]
+)
+def test_compiling_is_no_setting_and_is_refused_by_its_name(
+    text: str, key: str, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    path = tmp_path / "compiled.yaml"
+    path.write_text(f"{text}\n")
+    for command in (("train", "--config", path), ("inspect", path)):
+        code, out, err = nmt_here(*command)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {path}, line 1: unknown key {key}\nhint: known here: ")
+        assert len(err.splitlines()) == 2
 
 
 def test_a_missing_model_says_how_to_get_one(
@@ -446,6 +464,107 @@ def test_the_environment_names_the_model_and_the_option_goes_before_it(
     assert (code, out.count("\n")) == (0, 1)
     assert str(tiny_model_path) in err
     assert nmt_here("translate", "--model", "nowhere", "Ein Hund läuft.")[0] == 2
+
+
+def test_the_attention_of_one_sentence_is_drawn_beside_its_translation(
+    tiny_model_path: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    picture = tmp_path / "attention.png"
+    sentence = "translate", "--model", tiny_model_path, "Ein Hund läuft."
+    code, out, err = nmt_here(*sentence, "--attention", picture)
+    assert code == 0
+    assert out == nmt_here(*sentence)[1]
+    assert f"attention drawn: {picture}" in err
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["Ein Hund.", "Eine Frau."], "draws one sentence, and here is more than one"),
+        (["-i", "two.de"], "draws one sentence, and here is more than one"),
+        (["-i", "none.de"], "draws one sentence, and here is none"),
+    ],
+)
+def test_attention_of_none_or_several_sentences_is_refused_before_any_model_is_loaded(
+    texts: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nmt_here: Callable[..., Answer],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("two.de").write_text("Ein Hund.\nEine Frau.\n")
+    Path("none.de").write_text("")
+    code, out, err = nmt_here("translate", "--model", "nowhere", "--attention", "a.png", *texts)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not Path("a.png").exists()
+
+
+def test_attention_of_a_blank_sentence_is_refused_in_one_line(
+    tiny_model_path: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    picture = tmp_path / "a.png"
+    code, out, err = nmt_here("translate", "-q", "--model", tiny_model_path, "--attention", picture, " ")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: a blank line has no attention\n")
+    assert not picture.exists()
+
+
+# --- inspect ----------------------------------------------------------------------------------------------
+
+
+def test_inspect_describes_the_base_config_where_nothing_is_named(nmt_here: Callable[..., Answer]) -> None:
+    code, out, err = nmt_here("inspect")
+    assert (code, err) == (0, "")
+    assert out == nmt_here("inspect", "base.yaml")[1]
+    assert "encoder" in out
+    assert "config" in out
+
+
+def test_inspect_takes_a_run_folder_a_config_and_settings_and_prints_one_json_object(
+    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    code, out, err = nmt_here("inspect", tiny_model_path.parent, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["path"] == str(tiny_model_path)
+    code, out, _ = nmt_here("inspect", "base", "--json", "-s", "model.d_model=64")
+    assert code == 0
+    assert json.loads(out)["config"]["model"]["d_model"] == 64
+
+
+def test_inspect_draws_positions(tmp_path: Path, nmt_here: Callable[..., Answer]) -> None:
+    picture = tmp_path / "positions.png"
+    code, _, err = nmt_here("inspect", "base.yaml", "--positions", picture)
+    assert (code, err) == (0, f"positions drawn: {picture}\n")
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    learned = "-s", "model.positions=learned"
+    code, out, err = nmt_here("inspect", "base.yaml", *learned, "--positions", picture)
+    assert (code, out) == (2, "")
+    assert "nothing has learned them yet" in err
+    assert len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such model file or run folder, nor is it a config"),
+        (b"\0" * 100, "is no whole model file"),
+        (b"learing_rate: 1\n", "unknown key learing_rate"),
+    ],
+)
+def test_inspect_says_in_two_lines_what_it_cannot_read(
+    content: bytes | None, said: str, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    path = tmp_path / "thing"
+    if content is not None:
+        path.write_bytes(content)
+    code, out, err = nmt_here("inspect", path)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 2
 
 
 # --- evaluate ---------------------------------------------------------------------------------------------

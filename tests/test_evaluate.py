@@ -102,7 +102,7 @@ def test_a_validation_while_training_gives_the_number_that_evaluate_gives(
 ) -> None:
     tiny_model.network.train()
     try:
-        score = score_ids(
+        score, _ = score_ids(
             tiny_model.network,
             tiny_prepared.split("val").src,
             tiny_prepared.references("val"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,30 +12,57 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import MachineError
-from nmt.files import only_one, whole_folder, write_whole
+from nmt.files import (
+    clear_draft_folders,
+    clear_drafts,
+    only_one,
+    remove_folder,
+    whole_folder,
+    write_whole,
+)
 
 
-def test_the_file_is_flushed_before_it_gets_its_name_and_the_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is flushed to the disk and what gets its name, in order; two names are in one folder."""
     events: list[str] = []
-    fsync, replace = os.fsync, os.replace
+    fsync, rename = os.fsync, os.rename
 
     def note_fsync(descriptor: int) -> None:
         events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         fsync(descriptor)
 
-    def note_replace(one: Path, other: Path) -> None:
+    def note_rename(one: Path, other: Path) -> None:
         events.append("name")
         assert Path(one).parent == Path(other).parent
-        assert Path(one).read_bytes() == b"whole"
-        replace(one, other)
+        rename(one, other)
 
     monkeypatch.setattr(os, "fsync", note_fsync)
-    monkeypatch.setattr(os, "replace", note_replace)
-    write_whole(tmp_path / "new" / "file", b"whole")
+    monkeypatch.setattr(os, "replace", note_rename)
+    monkeypatch.setattr(os, "rename", note_rename)
+    return events
+
+
+def test_a_file_is_flushed_before_it_gets_its_name_and_the_folder_after(
+    tmp_path: Path, events: list[str]
+) -> None:
+    write_whole(tmp_path / "file", b"whole")
     assert events == ["file", "name", "folder"]
-    assert (tmp_path / "new" / "file").read_bytes() == b"whole"
+    assert (tmp_path / "file").read_bytes() == b"whole"
+
+
+def test_a_folder_is_flushed_with_its_files_before_it_gets_its_name_and_the_one_above_after(
+    tmp_path: Path, events: list[str]
+) -> None:
+    with whole_folder(tmp_path / "data") as draft:
+        for name in ("one", "other"):
+            (draft / name).write_text("whole")
+    assert events == ["file", "file", "folder", "name", "folder"]
+
+
+def test_new_folders_are_flushed_into_those_above_them(tmp_path: Path, events: list[str]) -> None:
+    write_whole(tmp_path / "new" / "newer" / "file", b"whole")
+    assert events == ["folder", "folder", "file", "name", "folder"]
 
 
 def test_a_folder_in_the_way_is_a_plain_error(tmp_path: Path) -> None:
@@ -83,6 +111,35 @@ def test_what_a_killed_process_left_is_cleared_and_its_only_copy_comes_back(tmp_
         raise ValueError("fault")
     assert (tmp_path / "data" / "file").read_text() == "whole"
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_leftovers_are_cleared_and_nothing_else(tmp_path: Path) -> None:
+    kept = {".notes.tmp", ".hidden", "run", "file.0123abcd.tmp", ".data.old.zip"}
+    for name in (*kept, ".best.safetensors.0123abcd.tmp"):
+        (tmp_path / name).touch()
+    clear_drafts(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    for name in ("one", ".one.old", ".one.draft", ".other.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"file of {name}").touch()
+    clear_draft_folders(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept | {"one", "other"}
+    assert (tmp_path / "one" / "file of one").exists()
+    assert (tmp_path / "other" / "file of .other.old").exists()
+
+
+def test_a_folder_that_is_being_deleted_loses_its_name_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "file").touch()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if killed before it begins
+    remove_folder(folder)
+    assert [path.name for path in tmp_path.iterdir()] == [".data.draft"]
+    monkeypatch.undo()
+    clear_draft_folders(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_is_for_one_process_and_ends_with_it(tmp_path: Path) -> None:

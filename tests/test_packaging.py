@@ -127,8 +127,15 @@ def imported_modules() -> set[str]:
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
-    declared = [Requirement(text).name for text in project()["dependencies"]]
+    optional = project()["optional-dependencies"]
+    extras = [text for name, texts in optional.items() if name != "dev" for text in texts]
+    declared = [Requirement(text).name for text in [*project()["dependencies"], *extras]]
     assert imported_modules() == {IMPORT_NAMES.get(name, name) for name in declared}
+
+
+def test_whoever_develops_has_every_extra() -> None:
+    optional = project()["optional-dependencies"]
+    assert {text for texts in optional.values() for text in texts} == set(optional["dev"])
 
 
 def test_the_version_is_the_one_in_the_package() -> None:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nmt.config import Config, DataConfig, VocabularyConfig, load_config
 from nmt.data.batching import plan_batches, token_share
-from nmt.data.dataset import open_prepared, read_manifest
-from nmt.data.text import detokenize
+from nmt.data.dataset import FORMAT, open_prepared, read_manifest
+from nmt.data.text import Tokenizer, detokenize
 from nmt.errors import ConfigError, DataError
 from nmt.prepare import open_or_prepare, prepare
 
@@ -63,6 +64,47 @@ def test_over_long_training_pairs_are_dropped_and_counted_and_evaluation_lines_n
     assert max(data.split("train").src.lengths) <= config.data.max_tokens
     assert (counts["val"].pairs_read, counts["val"].pairs_kept) == (4, 4)
     assert data.references("val") == [PAIRS[0][1], PAIRS[1][1], long[1], ""]
+
+
+def test_the_pieces_from_one_word_start_to_the_next_spell_the_words_of_the_kept_pairs() -> None:
+    long = ("Hund " * 200, "dog " * 200)
+    train = [PAIRS[0], ("", ""), long, PAIRS[1], ("Ein Straßenhund bellt…", "A stray dog barks…"), *PAIRS]
+    data = prepare(write_corpus(Path("corpus"), train)).data
+    kept = [pair for pair in train if pair[0] and pair is not long]
+    split = data.split("train")
+    for side, ids, vocabulary, language in (
+        ("src", split.src.ids, data.src_vocabulary, "de"),
+        ("tgt", split.tgt.ids, data.tgt_vocabulary, "en"),
+    ):
+        words = np.split(ids, np.flatnonzero(data.word_starts(side))[1:])
+        tokenizer = Tokenizer(language)
+        expected = [token for pair in kept for token in tokenizer(pair[side == "tgt"])]
+        assert ["".join(vocabulary.decode(word)) for word in words] == expected
+        assert max(map(len, words)) > 1
+
+
+def test_a_vocabulary_of_words_keeps_no_word_starts() -> None:
+    config = write_corpus(Path("corpus"), PAIRS).replace(vocabulary=VocabularyConfig(kind="word"))
+    data = prepare(config).data
+    assert not list(data.folder.glob("*starts*"))
+    with pytest.raises(DataError, match="whole words"):
+        data.word_starts("src")
+
+
+def test_a_folder_of_an_older_format_is_made_anew(caplog: pytest.LogCaptureFixture) -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    folder = prepare(config).folder
+    new = {path.name: path.read_bytes() for path in folder.iterdir()}
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(f'"format": {FORMAT}', '"format": 1'))
+    for starts in folder.glob("*starts*"):
+        starts.unlink()
+    with pytest.raises(DataError, match="another format") as raised:
+        open_prepared(folder)
+    assert "prepare again" in (raised.value.hint or "")
+    assert prepare(config).fresh
+    assert "preparing anew" in caplog.text
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == new
 
 
 def test_unicode_separators_do_not_split_a_line() -> None:
@@ -153,7 +195,7 @@ def test_the_manifest_tells_settings_versions_hashes_and_counts() -> None:
     }
     assert "spacy" in manifest.versions
     assert sum(manifest.counts["train"].src_lengths.values()) == 6
-    assert json.loads((summary.folder / "manifest.json").read_text())["format"] == 1
+    assert json.loads((summary.folder / "manifest.json").read_text())["format"] == FORMAT
     for word in ("train", "val", "test", "6", "vocabulary", "tokens", str(summary.folder)):
         assert word in summary.table()
 

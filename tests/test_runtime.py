@@ -19,7 +19,7 @@ import torch
 
 from nmt import runtime
 from nmt.errors import DeviceError, MachineError
-from nmt.runtime import NvidiaDriver, StopSignals
+from nmt.runtime import NvidiaDriver, Ranks, StopSignals, is_out_of_memory, joined_ranks, mixed_seed
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -445,3 +445,107 @@ def _in_a_thread(work: Callable[[], None]) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+
+
+# --- several processes that train together ----------------------------------------------------------------
+
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.mark.parametrize("left_over", [(), ("WORLD_SIZE",), ("RANK", "WORLD_SIZE", "LOCAL_RANK")])
+def test_a_process_that_torchrun_did_not_start_is_alone(
+    left_over: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    for name in left_over:
+        monkeypatch.setenv(name, "4")
+    with joined_ranks() as ranks:
+        assert ranks == Ranks(rank=0, world=1, local_rank=0, local_world=1)
+
+
+def test_of_one_process_alone_torch_distributed_is_not_even_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", fail)
+    for name, value in zip(TORCHRUN, ("0", "1", "0", "1", "localhost", "1"), strict=True):
+        monkeypatch.setenv(name, value)  # torchrun --nproc-per-node 1
+    network = torch.nn.Linear(1, 1)
+    with joined_ranks() as ranks:
+        assert ranks.gather("a") == ["a"]
+        assert ranks.collect([3, 4]) == [3, 4]
+        assert ranks.first(lambda: 5) == 5
+        assert ranks.together(lambda: 6) == [6]
+        assert list(ranks.share(3)) == [0, 1, 2]
+        assert ranks.wrap(network) is network
+        values = torch.ones(2)
+        assert ranks.sum(values) is values
+        with ranks.no_sync(network), ranks.watched():
+            pass
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 1015])
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+def test_the_shares_of_the_ranks_are_put_together_in_the_old_order(
+    count: int, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = [list(Ranks(rank, world).share(count)) for rank in range(world)]
+    monkeypatch.setattr(Ranks, "gather", lambda self, value: shares)
+    assert Ranks(0, world).collect(shares[0]) == list(range(count))
+
+
+@pytest.mark.usefixtures("one_cuda_device")
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_more_processes_than_devices_are_named_in_one_line(name: str) -> None:
+    for rank in (0, 7):
+        with pytest.raises(DeviceError, match=r"8 processes .* 1 CUDA device: 7 too many") as raised:
+            runtime.select_device(name, Ranks(rank, 8, rank, 8))
+        assert "--nproc-per-node 1" in str(raised.value.hint)
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_ranks_without_a_cuda_device_share_the_cpu_or_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert runtime.select_device("auto", Ranks(1, 2, 1, 2)) == CPU, "several processes cannot share MPS"
+    with pytest.raises(DeviceError, match="no CUDA device"):
+        runtime.select_device("cuda", Ranks(1, 2, 1, 2))
+
+
+@pytest.mark.usefixtures("one_cuda_device")
+def test_each_rank_takes_the_device_of_its_place_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert runtime.select_device("auto", Ranks(6, 8, 2, 4)) == torch.device("cuda", 2)
+    assert current == [torch.device("cuda", 2)]
+
+
+@pytest.mark.parametrize("name", ["cuda:1", "mps"])
+def test_one_device_by_its_number_is_refused_to_several_ranks(name: str) -> None:
+    with pytest.raises(DeviceError, match=f"'{name}' is one device, but 2 processes"):
+        runtime.select_device(name, Ranks(0, 2, 0, 2))
+
+
+def test_mixed_seeds_depend_on_each_number_and_its_place() -> None:
+    numbers = [(1, 2, 0, 0), (2, 1, 0, 0), (1, 2, 1, 0), (1, 2, 0, 1), (12, 0, 0), (1, 20, 0)]
+    seeds = [mixed_seed(*each) for each in numbers]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [mixed_seed(*each) for each in numbers]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert len({seed % 2**32 for seed in map(mixed_seed, range(2000))}) == 2000, "torch's CPU reads 32 bits"
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes."), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_too_little_memory_is_told_from_other_faults(error: Exception, memory: bool) -> None:
+    assert is_out_of_memory(error) == memory

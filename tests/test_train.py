@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from nmt.data.corpus import Pair
 from nmt.errors import CheckpointError, ConfigError, DataError, MachineError, RunError
 from nmt.modelfile import load_model
 from nmt.train import train
+from nmt.training.step import Stepper, Work
 from nmt.training.tracking import read_events
 from nmt.training.trainer import Trainer
 from nmt.translate import Translator
@@ -25,6 +28,7 @@ from nmt.translate import Translator
 if TYPE_CHECKING:
     from nmt.data.dataset import PreparedData
 
+ROOT = Path(__file__).resolve().parent.parent
 SMALL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=32, heads=4, feed_forward=64, dropout=0.0)
 
 
@@ -82,7 +86,7 @@ def test_three_pairs_in_a_batch_for_thousands_train_with_a_finite_loss(
     caption_pairs: dict[str, list[Pair]],
 ) -> None:
     result = train(small_config(write(Path("corpus"), caption_pairs["train"][:3])))
-    losses = [event["loss"] for event in read_events(result.run_dir / "metrics.jsonl")]
+    losses = [e["loss"] for e in read_events(result.run_dir / "metrics.jsonl") if e["event"] != "time"]
     assert result.steps == 2
     assert all(0 < loss < 100 for loss in losses)
 
@@ -93,14 +97,17 @@ def test_a_blank_source_line_in_training_leaves_the_loss_finite(caption_pairs: d
         with (folder / f"train.{lang}").open("a", encoding="utf-8") as file:
             file.write(line)
     result = train(small_config(folder))
-    assert all(event["loss"] > 0 for event in read_events(result.run_dir / "metrics.jsonl"))
+    losses = [e["loss"] for e in read_events(result.run_dir / "metrics.jsonl") if e["event"] != "time"]
+    assert losses
+    assert all(loss > 0 for loss in losses)
 
 
 def test_a_run_folder_holds_what_it_should(tiny_prepared: PreparedData) -> None:
     result = train(small_config(tiny_prepared.folder))
     names = {path.name for path in result.run_dir.iterdir()}
-    assert names - {".lock"} == {
+    assert names - {".lock", "tensorboard"} == {
         "config.yaml",
+        "environment.json",
         "metrics.jsonl",
         "curves.png",
         "checkpoints",
@@ -150,6 +157,61 @@ def test_more_epochs_go_on_and_another_model_is_refused_naming_the_key(tiny_prep
     assert more.steps == first.steps // 2 * 3
     with pytest.raises(ConfigError, match=r"model\.d_model"):
         train(config.replace(model=SMALL.model_copy(update={"d_model": 64})), resume=True)
+
+
+@pytest.mark.parametrize("key", ["batch_tokens", "batch_sentences", "subword_dropout"])
+def test_within_an_epoch_what_makes_other_batches_is_refused_by_name(
+    key: str, tiny_prepared: PreparedData
+) -> None:
+    settings = {"epochs": 3, "batch_tokens": 300}
+    config = small_config(tiny_prepared.folder, **settings)
+    stop_in_step(3, config)
+    before = Path("runs/small/config.yaml").read_bytes()
+    value = 0.1 if key == "subword_dropout" else 100
+    with pytest.raises(ConfigError, match=rf"within an epoch.*train\.{key} \(.* there, {value} now\)"):
+        train(small_config(tiny_prepared.folder, **{**settings, key: value}), resume=True)
+    assert Path("runs/small/config.yaml").read_bytes() == before
+    assert train(config, resume=True).stopped_by is None
+
+
+def test_behind_an_epoch_other_batches_go_through_and_other_settings_are_named(
+    tiny_prepared: PreparedData, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "nmt")
+    train(small_config(tiny_prepared.folder, epochs=1))
+    other = small_config(tiny_prepared.folder, epochs=2, batch_tokens=500).replace(seed=2)
+    train(other, resume=True)
+    assert "seed (1 there, 2 now)" in caplog.text
+    assert "train.batch_tokens (4096 there, 500 now)" in caplog.text
+    assert "model." not in caplog.text
+
+
+def stop_in_step(number: int, config: Config) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        original = Stepper.gradient
+
+        def gradient(self: Stepper, work: Work, step: int) -> tuple[Tensor, Tensor]:
+            if step + 1 == number:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(self, work, step)
+
+        patch.setattr(Stepper, "gradient", gradient)
+        assert train(config).stopped_by == signal.SIGTERM
+
+
+def test_a_run_that_goes_on_within_an_epoch_reads_the_same_subwords(tiny_prepared: PreparedData) -> None:
+    model = SMALL.model_copy(update={"dropout": 0.2})
+    settings = {"epochs": 2, "batch_tokens": 400, "subword_dropout": 0.3, "word_dropout": 0.1}
+    config = small_config(tiny_prepared.folder, model, accumulation=2, **settings)
+    whole = train(config.replace(name="whole"))
+    stop_in_step(whole.steps - 2, config)
+    broken = train(config, resume=True)
+    assert broken.steps == whole.steps
+    weights = [
+        dict(load_model(result.run_dir / "last.safetensors").network.named_parameters())
+        for result in (whole, broken)
+    ]
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
 
 
 def test_resuming_a_finished_run_says_so_and_resuming_none_begins(
@@ -248,6 +310,27 @@ def test_word_vocabularies_of_two_sizes_train_and_translate(caption_pairs: dict[
     translator = Translator.load(result.model, device="cpu")
     assert len(translator.model.src_vocabulary) != len(translator.model.tgt_vocabulary)
     assert len(translator.translate(["Ein Hund läuft.", "Donaudampfschiff!"])) == 2
+
+
+@pytest.mark.slow
+def test_the_hash_of_the_weights_depends_on_the_seed_and_not_on_the_hashes_of_python(
+    tiny_prepared: PreparedData,
+) -> None:
+    model = SMALL.model_copy(update={"dropout": 0.2})
+    config = small_config(tiny_prepared.folder, model, max_steps=3, subword_dropout=0.2, ema_decay=0.9)
+    Path("config.yaml").write_text(config.to_yaml(), "utf-8")
+
+    def hashes(name: str, hash_seed: str, *settings: str) -> str:
+        command = [sys.executable, "-m", "nmt", "train", "--config", "config.yaml", "--run-dir", name]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([*command, *settings], env=environment, capture_output=True, encoding="utf-8")
+        assert done.returncode == 0, done.stderr
+        (weights,) = Path(name).glob("checkpoints/step-00000003/weights.safetensors")
+        return hashlib.sha256(weights.read_bytes()).hexdigest()
+
+    first = hashes("one", "0")
+    assert hashes("two", "12345") == first
+    assert hashes("three", "0", "--set", "seed=2") != first
 
 
 @pytest.mark.slow

@@ -21,13 +21,16 @@ import torch
 
 import nmt
 from nmt import translate as stage
+from nmt.config import DecodeConfig
+from nmt.data.batching import pad_source
 from nmt.data.corpus import Pair, iter_lines
 from nmt.data.dataset import PreparedData
 from nmt.data.text import normalise
-from nmt.data.vocabulary import SPECIALS
+from nmt.data.vocabulary import BOS, SPECIALS
+from nmt.decoding.state import DecoderState
 from nmt.errors import DataError, ModelFileError
 from nmt.modelfile import Model
-from nmt.translate import CHUNK_LINES, ArrivingLines, Translation, Translator
+from nmt.translate import CHUNK_LINES, Alignment, ArrivingLines, Translation, Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -188,6 +191,97 @@ def test_decoding_in_bf16_leaves_the_weights_as_they_are(tiny_model: Model) -> N
     assert translation.text
     assert translation.score < 0
     assert {parameter.dtype for parameter in tiny_model.network.parameters()} == {torch.float32}
+
+
+# ---------------------------------------------------------------- attention
+
+
+def test_attention_comes_with_the_translation_and_names_its_rows_and_columns(
+    translator: Translator, lines: list[str]
+) -> None:
+    vocabulary, layers, heads = translator.model.src_vocabulary, 1, 4
+    for line in lines:
+        alignment = translator.attention(line)
+        assert alignment.translation == dataclasses.replace(
+            translator.translate([line])[0], score=alignment.translation.score
+        )
+        ids = translator.encode([line])[0][: translator.model.config.decode.max_source_tokens]
+        assert alignment.source_tokens == (*(vocabulary.pieces[i] for i in ids), "<eos>")
+        finished = alignment.target_tokens[-1] == "<eos>"
+        assert alignment.target_tokens[: -1 if finished else None] == alignment.translation.tokens
+        shape = layers, heads, len(alignment.target_tokens), len(alignment.source_tokens)
+        assert tuple(alignment.weights.shape) == shape
+        assert alignment.weights.dtype == torch.float32
+        assert alignment.weights.min() >= 0
+        assert torch.allclose(alignment.weights.sum(-1), torch.ones(shape[:3]), atol=1e-5)
+
+
+def test_a_row_of_attention_is_that_of_the_step_which_predicted_the_token(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoder one token at a time, as search runs it, is the independent witness."""
+    network = translator.model.network
+    cross = network.decoder[-1].cross_attention
+    alignment = translator.attention("Ein Hund läuft.")
+    target_ids = [translator.model.tgt_vocabulary.pieces.index(token) for token in alignment.target_tokens]
+    src, src_keep = pad_source(translator.encode(["Ein Hund läuft."]))
+    witnessed: list[torch.Tensor] = []
+    forward = type(cross).forward
+
+    def witness(self: Any, states: torch.Tensor, keys_values: Any, *rest: Any, **named: Any) -> torch.Tensor:
+        query = self.query(states).view(1, 1, 4, 12).transpose(1, 2)  # (1,H,1,D)
+        witnessed.append((query @ keys_values[0].mT / 12**0.5).softmax(-1)[0, :, 0])  # (H,S)
+        return forward(self, states, keys_values, *rest, **named)
+
+    with torch.inference_mode():
+        state = DecoderState.start(network, src, src_keep)
+        monkeypatch.setattr(cross, "forward", lambda *given, **named: witness(cross, *given, **named))
+        for read in (BOS, *target_ids[:-1]):
+            log_probs, state = state.step(network, torch.tensor([read]))
+    assert int(log_probs.argmax()) == target_ids[-1]
+    assert torch.allclose(alignment.weights[-1], torch.stack(witnessed, dim=1), atol=1e-5)  # (H,T,S)
+
+
+def test_attention_over_a_cut_source_or_in_a_cut_translation_still_fits_its_tokens(tiny_model: Model) -> None:
+    decode = DecodeConfig(max_source_tokens=5, max_length_ratio=0.1, max_length_extra=2)
+    translator = Translator(dataclasses.replace(tiny_model, config=tiny_model.config.replace(decode=decode)))
+    alignment = translator.attention("Eine Frau und ein Mann sitzen auf einer Bank.")
+    assert (len(alignment.source_tokens), alignment.source_tokens[-1]) == (6, "<eos>")
+    assert len(alignment.target_tokens) == 2, "the limit came before <eos>"
+    assert tuple(alignment.weights.shape[2:]) == (2, 6)
+
+
+def test_attention_is_float32_when_the_search_is_not(tiny_model: Model) -> None:
+    alignment = Translator(tiny_model, dtype=torch.bfloat16).attention("Ein Hund läuft.")
+    assert torch.allclose(alignment.weights.sum(-1), torch.ones(()), atol=1e-5)
+
+
+def test_a_blank_line_has_no_attention(translator: Translator) -> None:
+    with pytest.raises(DataError, match="blank"):
+        translator.attention(" \u200b")
+
+
+def test_an_alignment_is_drawn_with_readable_tokens_the_last_layer_first_of_all(
+    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = torch.rand(3, 4, 2, 4)
+    translation = Translation("Ein Hünd  chen", "A dog", -1.0, ("▁A",))
+    tokens = ("▁Ein", "d", "▁", "<unk>"), ("▁\\_", "▁a▁b")
+    alignment = Alignment(translation, *tokens, weights)
+    drawn: dict[str, Any] = {}
+
+    def draw(matrix: Any, source: list[str], target: list[str], path: Path, *, title: str) -> None:
+        drawn.update(matrix=matrix, source=source, target=target, title=title)
+
+    monkeypatch.setattr("nmt.scoring.heatmaps.draw_attention", draw)
+    alignment.draw(tmp_path / "a.png")
+    assert torch.equal(torch.from_numpy(drawn["matrix"]), weights[2])
+    assert drawn["source"] == ["Ein", "+d", "␣", "<unk>"]
+    assert drawn["target"] == ["▁", "a␣b"], "what the text itself held is shown as it was"
+    assert "layer 3 of 3" in drawn["title"]
+    alignment.draw(tmp_path / "a.png", layer=0)
+    assert torch.equal(torch.from_numpy(drawn["matrix"]), weights[0])
+    assert "layer 1 of 3" in drawn["title"]
 
 
 # ---------------------------------------------------------------- streams

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,18 +86,33 @@ def cut_batches(order: Rows, lengths: Lengths, batch_tokens: int, max_rows: int 
     return batches
 
 
+def split_rows(rows: Rows, *, rank: int, world: int, parts: int) -> list[Rows]:
+    """One rank's rows of a batch, in as many parts as are computed one after the other.
+
+    Rows stand in order of length, so every world-th, and of these every parts-th, makes all shares alike in
+    size and padding. In a batch of fewer rows than shares some are empty.
+    """
+    return [rows[rank::world][part::parts] for part in range(parts)]
+
+
+def target_tokens(split: Split, rows: Rows) -> int:
+    """Target positions of the given rows that are no padding: what their loss is divided by."""
+    offsets = split.tgt.offsets
+    return int((offsets[rows + 1] - offsets[rows]).sum()) + len(rows)
+
+
 def make_batch(split: Split, rows: Rows) -> Batch:
     """Pad the given rows of a split."""
     src, src_keep = pad_source([split.src[row] for row in rows])
     targets = [split.tgt[row] for row in rows]
-    tgt_in = _pad([(BOS, *sentence.tolist()) for sentence in targets])
-    tgt_out = _pad([(*sentence.tolist(), EOS) for sentence in targets])
+    tgt_in = _pad(targets, first=BOS)
+    tgt_out = _pad(targets, last=EOS)
     return Batch(src, src_keep, tgt_in, tgt_out, sum(len(sentence) + 1 for sentence in targets))
 
 
 def pad_source(sentences: Sequence[Ids | Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Ids (B,S), each row ended by <eos> and padded, and where to attend, (B,S) bool."""
-    src = _pad([(*(int(i) for i in sentence), EOS) for sentence in sentences])
+    src = _pad(sentences, last=EOS)
     return src, src != PAD
 
 
@@ -111,8 +125,17 @@ def token_share(split: Split, plan: Sequence[Rows]) -> float:
     return used / total if total else 1.0
 
 
-def _pad(rows: Sequence[Sequence[Any]]) -> Tensor:
-    padded = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.int64)
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = row
+def _pad(
+    sentences: Sequence[Ids | Sequence[int]], *, first: int | None = None, last: int | None = None
+) -> Tensor:
+    """Rows of ids, each with one id more before or behind it, (B, longest + 1)."""
+    start = 0 if first is None else 1
+    padded = np.full((len(sentences), max(map(len, sentences)) + 1), PAD, dtype=np.int64)
+    for row, sentence in zip(padded, sentences, strict=True):
+        end = start + len(sentence)
+        row[start:end] = sentence
+        if last is not None:
+            row[end] = last
+    if first is not None:
+        padded[:, 0] = first
     return torch.from_numpy(padded)

@@ -7,11 +7,12 @@ memory-mapped, so opening one costs no more for a large corpus than for a small 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,10 @@ from nmt.data.vocabulary import UNK, Vocabulary, load_vocabulary
 from nmt.errors import DataError
 from nmt.files import whole_folder
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 Ids = npt.NDArray[np.integer[Any]]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Ragged:
         offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
         np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
         kind = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-        ids = (i for sentence in sentences for i in sentence)
+        ids = itertools.chain.from_iterable(sentences)
         return cls(np.fromiter(ids, dtype=np.int32, count=int(offsets[-1])).astype(kind), offsets)
 
 
@@ -165,6 +167,15 @@ class PreparedData:
         self._known(name, (self.train, self.val, *self.tests))
         return Split(name, *(_load_ragged(self.folder, f"{name}.{side}") for side in ("src", "tgt")))
 
+    def word_starts(self, side: Literal["src", "tgt"]) -> Flags:
+        """Which ids of the training split's side open a word; DataError where each id is a word."""
+        path = self.folder / f"{self.train}.{side}.starts.npy"
+        if not path.is_file():
+            raise DataError(f"{self.folder} tells no words from subwords: its vocabulary holds whole words")
+        split = self.split(self.train)
+        count = len((split.src if side == "src" else split.tgt).ids)
+        return np.unpackbits(np.load(path, allow_pickle=False), count=count).astype(np.bool_)
+
     def sources(self, name: str) -> list[str]:
         """The raw source lines of an evaluation split."""
         self._known(name, (self.val, *self.tests))
@@ -209,19 +220,25 @@ def write_prepared(
     raw: Mapping[str, tuple[Sequence[str], Sequence[str]]],
     src_vocabulary: Vocabulary,
     tgt_vocabulary: Vocabulary,
+    word_starts: tuple[Flags, Flags] | None = None,
 ) -> None:
     """Write a prepared folder so that it appears at once and whole, in place of an older one.
 
-    `splits` holds every split's ids and counts; `raw` the source and target lines of evaluation splits.
+    `splits` holds every split's ids and counts; `raw` the source and target lines of evaluation splits;
+    `word_starts` says which source and target ids of the training split open a word, where not all do.
     The same arguments give the same bytes.
     """
+    sides = ("src", "tgt")
     with whole_folder(folder) as draft:
         for name, (split, _) in splits.items():
-            for side, ragged in (("src", split.src), ("tgt", split.tgt)):
+            for side, ragged in zip(sides, (split.src, split.tgt), strict=True):
                 np.save(draft / f"{name}.{side}.ids.npy", ragged.ids, allow_pickle=False)
                 np.save(draft / f"{name}.{side}.offsets.npy", ragged.offsets, allow_pickle=False)
-        for name, sides in raw.items():
-            for side, lines in zip(("src", "tgt"), sides, strict=True):
+        for side, flags in zip(sides, word_starts or (), strict=False):
+            name = f"{settings['data']['train']}.{side}.starts.npy"
+            np.save(draft / name, np.packbits(flags), allow_pickle=False)
+        for name, texts in raw.items():
+            for side, lines in zip(sides, texts, strict=True):
                 _write_lines(draft / f"{name}.{side}.txt", lines)
         src_vocabulary.save(draft, "src")
         tgt_vocabulary.save(draft, "tgt")
@@ -276,7 +293,7 @@ def _load_ragged(folder: Path, name: str) -> Ragged:
         np.load(folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
         for part in ("ids", "offsets")
     )
-    return Ragged(*arrays)
+    return Ragged(*map(np.asarray, arrays))  # plain views, which are sliced faster
 
 
 def _histogram(lengths: npt.NDArray[np.int64], width: int = 10) -> dict[str, int]:

@@ -128,14 +128,27 @@ class SubwordVocabulary(Vocabulary):
         encode_token = self._encode_token
         return [i for token in tokens for i in encode_token(token)]
 
+    def cuts(self, token: str, most: int) -> list[list[int]]:
+        """At most `most` ways to cut a token: that of `encode`, then the likeliest others of known pieces."""
+        best = self.encode([token])
+        likeliest = self._loaded().nbest_encode(_UNTRAINABLE.sub("\0", token), nbest_size=most, out_type=int)
+        return [best, *(cut for cut in likeliest if cut != best and UNK not in cut)]
+
+    def log_probabilities(self) -> list[float]:
+        """The unigram model's log-probability of each piece; 0 for the specials."""
+        return [self._loaded().get_score(i) for i in range(len(self))]
+
     def to_state(self) -> VocabularyState:
         return VocabularyState(self.kind, list(self.pieces), self.model)
 
     def _encode_new_token(self, token: str) -> tuple[int, ...]:
+        return tuple(self._loaded().encode(_UNTRAINABLE.sub("\0", token), out_type=int))
+
+    def _loaded(self) -> Any:  # sentencepiece.SentencePieceProcessor
         if self._processor is None:
             with self._lock:
                 self._processor = self._processor or _load_processor(self.model, self.pieces)
-        return tuple(self._processor.encode(_UNTRAINABLE.sub("\0", token), out_type=int))
+        return self._processor
 
 
 def build_word_vocabulary(
@@ -270,6 +283,7 @@ def _model_pieces(model: bytes) -> tuple[str, ...]:
 def _load_processor(model: bytes, pieces: Sequence[str]) -> Any:
     import sentencepiece
 
+    sentencepiece.set_min_log_level(2)  # it would report each word too long for all of its cuts to be weighed
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         same = _model_pieces(model) == tuple(pieces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ MAX_MARKED = 60  # more validations than this are drawn as a bare line
 def draw_curves(events: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw losses, BLEU with the best marked, and learning rate over the steps of a run as a PNG file.
 
-    `events` are those of metrics.jsonl; where a resumed run repeats steps, the later ones count. The file
+    `events` are those of metrics.jsonl; where a resumed run repeats steps, the later ones count. Averaged
+    weights, whose validations say so in `weights`, are no point of the curves, but may be the best. The file
     appears whole or not at all. Raises MachineError if it cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -33,8 +35,8 @@ def draw_curves(events: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(8, 9), dpi=120, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     losses, scores, rates = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
-    _draw_losses(losses, steps, validations)
-    _draw_scores(scores, validations)
+    _draw_losses(losses, steps, [event for event in validations if not event.get("weights")])
+    _draw_scores(scores, [event for event in validations if event.get("bleu") is not None])
     _draw_rates(rates, steps)
     rates.set_xlabel("optimiser steps")
     for axes in (losses, scores, rates):
@@ -49,10 +51,11 @@ def draw_curves(events: Sequence[Mapping[str, Any]], path: Path) -> None:
 def _last_words(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The events in order, without those that a resumed run went back behind."""
     kept: list[Mapping[str, Any]] = []
-    first_step = {"step": float("inf"), "validation": float("inf")}  # of the events further down, by kind
+    first_step: dict[Any, float] = {}  # of the events further down, by kind
     for event in reversed(events):
-        kind, step = event.get("event"), event.get("step", 0)
-        if kind in first_step and step < first_step[kind] and step <= min(first_step.values()):
+        kind, step = (event.get("event"), event.get("weights")), event.get("step", 0)
+        repeated = step >= first_step.get(kind, math.inf) or step > min(first_step.values(), default=math.inf)
+        if kind[0] in ("step", "validation") and not repeated:
             first_step[kind] = step
             kept.append(event)
     return kept[::-1]
@@ -79,22 +82,22 @@ def _draw_losses(
         _say(axes, "no steps yet")
 
 
-def _draw_scores(axes: Any, validations: Sequence[Mapping[str, Any]]) -> None:
+def _draw_scores(axes: Any, scored: Sequence[Mapping[str, Any]]) -> None:
     _title(axes, "BLEU on the validation split")
     axes.set_ylabel("BLEU (0 to 100)")
-    scored = [event for event in validations if event.get("bleu") is not None]
     if not scored:
         _say(axes, "no validation yet")
         return
-    x, y = _columns(scored, "bleu")
-    axes.plot(x, y, color=SCORE, linewidth=1.8, marker=_dot(scored), markersize=4)
-    best = max(range(len(y)), key=y.__getitem__)
-    words = f"best: {y[best]:.2f} at step {x[best]:,}"
-    axes.plot(
-        x[best], y[best], color=BEST, marker="*", markersize=13, linestyle="none", zorder=3, label=words
-    )
+    curve = [event for event in scored if not event.get("weights")]
+    x, y = _columns(curve, "bleu")
+    axes.plot(x, y, color=SCORE, linewidth=1.8, marker=_dot(curve), markersize=4)
+    best = max(scored, key=lambda event: float(event["bleu"]))
+    step, score = int(best["step"]), float(best["bleu"])
+    words = f"best: {score:.2f} at step {step:,}"
+    words += f" ({best['weights']})" if best.get("weights") else ""
+    axes.plot(step, score, color=BEST, marker="*", markersize=13, linestyle="none", zorder=3, label=words)
     axes.legend(frameon=False, labelcolor=INK, loc="lower right")  # where a rising curve leaves room
-    axes.set_ylim(0, max(1.0, 1.1 * y[best]))
+    axes.set_ylim(0, max(1.0, 1.1 * score))
 
 
 def _draw_rates(axes: Any, steps: Sequence[Mapping[str, Any]]) -> None:

@@ -5,41 +5,40 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt.config import TrainConfig
-from nmt.data.batching import Batch, Rows, make_batch, plan_batches
+from nmt.data.batching import Rows, make_batch, plan_batches
 from nmt.data.dataset import Split
-from nmt.data.vocabulary import PAD
 from nmt.errors import CheckpointError, RunError
 from nmt.model.transformer import Transformer
 from nmt.modelfile import BEST, LAST
-from nmt.runtime import StopSignals
-from nmt.training.checkpoint import (
-    RunState,
-    load_last_checkpoint,
-    save_checkpoint,
-    update_state,
-)
-from nmt.training.loss import projection_loss
-from nmt.training.optimizer import WeightAverage, learning_rate, make_optimizer
-from nmt.training.tracking import Event, Metrics, ProgressBar, format_duration
+from nmt.runtime import ALONE, Ranks, StopSignals
+from nmt.training.averaging import Snapshots
+from nmt.training.checkpoint import RunState, load_last_checkpoint, save_checkpoint, update_state
+from nmt.training.optimizer import learning_rate
+from nmt.training.step import Stepper, Work, explained, make_work, plain_loss
+from nmt.training.tracking import Event, Metrics, ProgressBar, format_duration, open_tensorboard
 
 log = logging.getLogger("nmt")
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """BLEU of the validation translations, and its signature."""
+    """BLEU of the validation translations, its signature, and a few of them."""
 
     bleu: float
     signature: str
+    samples: Sequence[Mapping[str, str]] = ()
+    """A few sentences: source, reference, translation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,16 @@ class RunFolder:
         return self.path / "curves.png"
 
     @property
+    def tensorboard(self) -> Path:
+        """The same for TensorBoard."""
+        return self.path / "tensorboard"
+
+    @property
+    def environment(self) -> Path:
+        """What each sitting ran on."""
+        return self.path / "environment.json"
+
+    @property
     def checkpoints(self) -> Path:
         """What a run goes on from."""
         return self.path / "checkpoints"
@@ -95,31 +104,65 @@ class Hooks:
     """Draw the curves anew."""
 
 
+SKIPS_TOLD = 3
+"""So many skipped steps of a run are warned of one by one."""
+
+
 @dataclass(slots=True)
 class _Tally:
-    """Sums since the last log line; tensors stay on the device until they are looked at."""
+    """What the steps since the last log line add up to."""
 
-    smoothed: Tensor | float = 0.0
-    largest_norm: Tensor | float = 0.0
+    loss_sum: float = 0.0
+    largest_norm: float = 0.0
+    loss_tokens: int = 0
+    """Target tokens of the steps that were not skipped."""
     tokens: int = 0
-    started: float = 0.0
+    skipped: int = 0
+    started: float = field(default_factory=time.monotonic)
 
-    def add(self, smoothed: Tensor, norm: Tensor, tokens: int) -> None:
-        self.smoothed = self.smoothed + smoothed
-        self.largest_norm = torch.maximum(torch.as_tensor(self.largest_norm, device=norm.device), norm)
+    def add(self, loss_sum: float, norm: float, tokens: int, *, fine: bool) -> None:
         self.tokens += tokens
+        if not fine:
+            self.skipped += 1
+            return
+        self.loss_sum += loss_sum
+        self.largest_norm = max(self.largest_norm, norm)
+        self.loss_tokens += tokens
 
-    def loss(self) -> float:
-        return float(self.smoothed) / max(self.tokens, 1)
+
+class Stopwatch:
+    """Where the seconds of a sitting go."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._begun = time.monotonic()
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Count the time inside as spent on `what`."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[what] = self.seconds.get(what, 0.0) + time.monotonic() - begun
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since it was made."""
+        return time.monotonic() - self._begun
 
 
 class Trainer:
-    """Trains one network on one split; the network is changed in place."""
+    """Trains one network on one split; the network is changed in place.
+
+    Of several ranks each has its own trainer of an equal network, and all take the same steps and decisions;
+    rank 0 alone writes. What a step reads is planned without regard to how many they are.
+    """
 
     def __init__(
         self,
         network: Transformer,
-        train: Split,
+        train: Callable[[int], Split],
         val: Split,
         settings: TrainConfig,
         *,
@@ -128,132 +171,336 @@ class Trainer:
         run: RunFolder,
         hooks: Hooks,
         vocabulary_hash: str = "",
+        ranks: Ranks = ALONE,
     ) -> None:
+        """train: the pairs as epoch 0, 1, … reads them."""
         self.network, self.train, self.val, self.settings = network, train, val, settings
-        self.seed, self.precision, self.run, self.hooks = seed, precision, run, hooks
+        self.seed, self.run, self.hooks, self.ranks = seed, run, hooks, ranks
         self.device = next(network.parameters()).device
-        self.optimizer = make_optimizer(network, settings)
-        self.average = None if settings.ema_decay is None else WeightAverage(network, settings.ema_decay)
+        self.stepper = Stepper(network, settings, seed=seed, precision=precision, ranks=ranks)
+        self.snapshots = Snapshots(run.checkpoints / "validated", settings.average_checkpoints)
         self.state = RunState(vocabulary_hash=vocabulary_hash)
-        planned = settings.epochs * len(self._plan(0))
+        planned = settings.epochs * len(self._plan(train(0), 0))  # later epochs may have a few more or less
         self.total_steps = min(planned, settings.max_steps or planned)
+        self._metrics: Metrics | None = None  # of rank 0, while it trains
+        self._spent = Stopwatch()
+        self._elapsed_before_s = 0.0
 
     @property
     def finished(self) -> bool:
-        """Whether epochs, steps or patience are used up and the last validation is done."""
-        return self._is_done() and not self.state.validation_due
+        """Whether epochs, steps or patience are used up and nothing is left to be validated."""
+        averaged = self.state.averaged or self.settings.average_checkpoints < 2
+        return self._is_done() and not self.state.validation_due and averaged
 
     def resume(self) -> bool:
         """Go on from the last whole checkpoint; False where there is none.
 
         Raises CheckpointError when its ids were those of other prepared data.
         """
-        state = load_last_checkpoint(self.run.checkpoints, self.network, self.optimizer, self.average)
-        if state is None:
+        step = self.ranks.first(self._load)
+        if step is None:
             return False
+
+        def load_the_same() -> None:
+            if self._load() != step:
+                raise CheckpointError(
+                    f"process {self.ranks.rank} does not see {self.run.path} as it was after step {step}",
+                    hint="give all processes the same run folder, on a file system that their machines share",
+                )
+
+        self.ranks.together(lambda: None if self.ranks.is_first else load_the_same())
+        return True
+
+    def _load(self) -> int | None:
+        """Take the last whole checkpoint; its step."""
+        stepper = self.stepper
+        state = load_last_checkpoint(self.run.checkpoints, self.network, stepper.optimizer, stepper.average)
+        if state is None:
+            return None
         if state.vocabulary_hash != self.state.vocabulary_hash:
             raise CheckpointError(
                 f"{self.run.path} was trained on text that has changed since: its ids mean other tokens now",
                 hint="put the text back as it was, or start anew with --overwrite or --run-dir",
             )
         self.state = state
-        return True
+        return state.step
 
     def fit(self) -> int | None:
         """Train until the epochs or steps are done, patience is out, or a signal asks to stop.
 
         Every epoch is saved before it is validated. Returns the number of the signal that stopped it, or
-        None. Raises RunError when the loss is no number; what was saved before then stays as it was.
+        None. Raises RunError when too many steps in a row were no numbers; what was saved before then stays
+        as it was.
         """
-        state = self.state
-        metrics = Metrics(self.run.metrics, last_step=state.step)
-        begun = time.monotonic() - state.elapsed_s
+        state, self._spent = self.state, Stopwatch()
+        self._elapsed_before_s = state.elapsed_s
+        if self.ranks.is_first:
+            self._metrics = self._open_metrics()
+        signum: int | None = None
         with StopSignals() as stop, ProgressBar(self.total_steps, state.step) as bar:
-            while not self.finished:
-                if not state.validation_due:
-                    self._train_epoch(metrics, bar, stop, begun)
-                    state.elapsed_s = time.monotonic() - begun
+            while not self.finished and signum is None:
+                if state.validation_due:
+                    self._validate()
+                elif self._is_done():
+                    self._try_means()
+                else:
+                    self._train_epoch(bar, stop)
                     state.validation_due = self._validation_is_due()
                     self._save()
-                    if stop.requested is not None:
-                        break
-                if state.validation_due:
-                    self._validate(metrics, begun)
-                    state.validation_due = False
-                    update_state(self.run.checkpoints, state)
-        return stop.requested
+                    signum = self._agreed(stop)
+            signum = signum or self._agreed(stop)
+        if spent := self._spent.seconds:
+            self._tell("time", **{f"{what}_s": round(seconds, 3) for what, seconds in spent.items()})
+        return signum
 
-    def _train_epoch(self, metrics: Metrics, bar: ProgressBar, stop: StopSignals, begun: float) -> None:
+    def _open_metrics(self) -> Metrics:
+        state, folder = self.state, self.run.tensorboard
+        board = open_tensorboard(folder, last_step=state.step)
+        return Metrics(
+            self.run.metrics,
+            last_step=state.step,
+            validation_due=state.validation_due,
+            means_due=not state.averaged,
+            board=board,
+        )
+
+    # --- steps --------------------------------------------------------------------------------------------
+
+    def _train_epoch(self, bar: ProgressBar, stop: StopSignals) -> None:
         """Take the steps left of the running epoch, or fewer when a limit or a signal comes."""
-        state, tally = self.state, _Tally(started=time.monotonic())
-        plan = self._plan(state.epoch)
+        state, tally = self.state, _Tally()
+        with self._spent.on("data"):
+            split = self.train(state.epoch)
+            plan = self._plan(split, state.epoch)
+            work = self._work(split, plan[state.position])
+        state.averaged = False
         self.network.train()
-        for position in range(state.position, len(plan)):
-            batch = make_batch(self.train, plan[position]).to(self.device)
-            rate = learning_rate(state.step + 1, self.settings, self.total_steps)
-            loss, norm = self._step(batch, rate)
-            state.step, state.position = state.step + 1, position + 1
-            tally.add(loss, norm, batch.num_tokens)
-            last = position + 1 == len(plan) or self._is_done() or stop.requested is not None
-            if state.step % self.settings.log_every_steps == 0 or last:
-                speed = self._log_step(metrics, tally, rate, state.epoch + state.position / len(plan), begun)
-                loss_text, rate_text = f"loss {tally.loss():.3f}", f"learning rate {rate:.1e}"
-                bar.tell(f"epoch {state.epoch + 1}, {loss_text}, {rate_text}, {speed:,.0f} tokens/s")
-                tally = _Tally(started=time.monotonic())
+        while True:
+            tokens, rate = work.tokens, learning_rate(state.step + 1, self.settings, self.total_steps)
+            with self._spent.on("step"):
+                totals = self._gradient(work, stop)
+            if state.position + 1 < len(plan):
+                with self._spent.on("data"):  # while the device computes
+                    work = self._work(split, plan[state.position + 1])
+            with self._spent.on("step"):
+                loss, norm, *signals = totals.tolist()  # the one time in a step that the device is waited for
+                fine = self._apply(loss / tokens, norm, rate)
+            state.step, state.position = state.step + 1, state.position + 1
+            tally.add(loss, norm, tokens, fine=fine)
+            asked = any(signals) if signals else stop.requested is not None
+            last = state.position == len(plan) or self._is_done() or asked
+            # where all steps since the last line were skipped there is nothing to tell yet
+            if tally.loss_tokens and (state.step % self.settings.log_every_steps == 0 or last):
+                self._log_steps(tally, rate, state.epoch + state.position / len(plan), bar)
+                tally = _Tally()
             bar.advance(state.step)
-            if last and state.position < len(plan):
-                return
-        state.epoch, state.position = state.epoch + 1, 0
+            if last:
+                break
+        if state.position == len(plan):
+            state.epoch, state.position = state.epoch + 1, 0
 
-    def _step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor]:
-        """One optimizer step; returns the batch's summed loss and the norm of the mean gradient."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        smoothed, _ = self._loss(batch, self.settings.label_smoothing)
-        (smoothed / batch.num_tokens).backward()  # type: ignore[no-untyped-call]
-        limit = math.inf if self.settings.clip_norm is None else self.settings.clip_norm
-        norm = nn.utils.clip_grad_norm_(self.network.parameters(), limit)
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update(self.network, self.state.step + 1)
-        return smoothed.detach(), norm
+    def _work(self, split: Split, rows: Rows) -> Work:
+        parts = self.settings.accumulation
+        return make_work(split, rows, ranks=self.ranks, parts=parts, device=self.device)
 
-    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-        """Summed loss over the batch's real target tokens, smoothed and plain."""
-        autocast = self.precision != torch.float32
-        with torch.autocast(self.device.type, dtype=self.precision, enabled=autocast):
-            memory = self.network.encode(batch.src, batch.src_keep)
-            states = self.network.decode(batch.tgt_in, memory, batch.src_keep)  # (B,T,d_model)
-            real = batch.tgt_out != PAD
-            return projection_loss(
-                states[real], self.network.projection.weight, batch.tgt_out[real], smoothing
+    def _gradient(self, work: Work, stop: StopSignals) -> Tensor:
+        """The gradient of a step; gives [summed loss, norm], and of several ranks their signals behind."""
+        loss, norm = self.stepper.gradient(work, self.state.step)
+        if self.ranks.world == 1:
+            return torch.stack((loss, norm))
+        asked = loss.new_tensor([float(stop.requested == number) for number in stop.NUMBERS])
+        loss, *signals = self.ranks.sum(torch.cat((loss[None], asked)))
+        return torch.stack((loss, norm, *signals))
+
+    def _apply(self, loss: float, norm: float, rate: float) -> bool:
+        """Take the step, or leave everything as it is where it is no number; whether it was taken.
+
+        All ranks decide alike: the loss is that of all, and the norm that of a gradient they share.
+        """
+        state = self.state
+        if math.isfinite(loss) and math.isfinite(norm):
+            self.stepper.apply(state.step + 1, rate)
+            state.skipped_in_row = 0
+            return True
+        state.skipped, state.skipped_in_row = state.skipped + 1, state.skipped_in_row + 1
+        if state.skipped_in_row > self.settings.max_skipped_steps:
+            raise RunError(
+                f"{state.skipped_in_row} steps in a row up to step {state.step + 1} were no numbers: "
+                f"the loss is {loss}, the norm of the gradient {norm}; what was saved before stays as it was",
+                hint="lower train.learning_rate, raise train.warmup_steps, or try --precision float32; "
+                "then --resume goes on from the last checkpoint",
             )
+        if state.skipped <= SKIPS_TOLD and self.ranks.is_first:
+            more = "; more are only counted, in metrics.jsonl" if state.skipped == SKIPS_TOLD else ""
+            log.warning(
+                "step %d is skipped: loss %s, norm of the gradient %s%s", state.step + 1, loss, norm, more
+            )
+        return False
 
-    def _log_step(self, metrics: Metrics, tally: _Tally, rate: float, epoch: float, begun: float) -> float:
-        """Write a `step` event; returns target tokens a second."""
-        loss, norm, now = tally.loss(), float(tally.largest_norm), time.monotonic()
-        self._demand_numbers(loss, norm)
-        speed = tally.tokens / max(now - tally.started, 1e-9)
-        metrics.add(
+    def _log_steps(self, tally: _Tally, rate: float, epoch: float, bar: ProgressBar) -> None:
+        speed = tally.tokens / max(time.monotonic() - tally.started, 1e-9)
+        loss = tally.loss_sum / tally.loss_tokens
+        self._tell(
             "step",
-            self.state.step,
             epoch=round(epoch, 4),
             loss=loss,
             learning_rate=rate,
-            grad_norm=norm,
+            grad_norm=tally.largest_norm,
             tokens_per_s=round(speed, 1),
-            elapsed_s=round(now - begun, 3),
+            elapsed_s=round(self._elapsed_s, 3),
+            **({"skipped": tally.skipped} if tally.skipped else {}),
         )
-        return speed
+        learning = f"loss {loss:.3f}, learning rate {rate:.1e}"
+        bar.tell(f"epoch {math.ceil(epoch)}, {learning}, {speed:,.0f} tokens/s")
 
-    def _demand_numbers(self, loss: float, norm: float = 0.0) -> None:
-        if not (math.isfinite(loss) and math.isfinite(norm)):
+    # --- validation ---------------------------------------------------------------------------------------
+
+    def _validate(self) -> None:
+        """Loss and BLEU on the validation split; keeps the best model; counts patience."""
+        state, patience = self.state, self.settings.patience
+        with self.stepper.averaged():
+            better = self._judge()
+            state.stale = 0 if better else state.stale + 1
+            if self.settings.average_checkpoints >= 2:
+                self._write(lambda: self._keep_snapshot(state.step))
+        self._draw()
+        if patience is not None and state.stale >= patience:
+            log.info("no better BLEU in %d validations: stopping early", state.stale)
+        state.validation_due = False
+        self._write(lambda: update_state(self.run.checkpoints, state))
+
+    def _keep_snapshot(self, step: int) -> None:
+        self.snapshots.add(step, self.network)
+        self.snapshots.prune(self.state.best_step)
+
+    def _try_means(self) -> None:
+        """Validate the means of the last weights and of those around the best, and keep what is better."""
+        state, count = self.state, self.settings.average_checkpoints
+        means = {
+            f"mean of the last {count}": self.snapshots.last(),
+            f"mean of {count} around the best": self.snapshots.around(state.best_step),
+        }
+        for weights, mean in means.items():
+            if mean is not None:
+                with self._holding(mean):
+                    self._judge(weights=weights)
+        self._draw()
+        state.averaged = True
+        self._write(lambda: update_state(self.run.checkpoints, state))
+
+    def _judge(self, **told: str) -> bool:
+        """Validate the weights that the network has now, tell of it, and keep them if they are the best."""
+        state = self.state
+        with self._spent.on("validate"):
+            loss = self._validation_loss()
+            quality = self.hooks.quality(self.network)
+        better = state.beaten_by(quality.bleu, loss)
+        if better:
+            state.best_bleu, state.best_loss, state.best_step = quality.bleu, loss, state.step
+            self._write(lambda: self.hooks.save_model(self.run.best, self.network, state))
+        state.elapsed_s = self._elapsed_s
+        self._tell(
+            "validation",
+            epoch=round(state.epoch, 4),
+            loss=loss,
+            perplexity=math.exp(min(loss, 700.0)),
+            bleu=quality.bleu,
+            signature=quality.signature,
+            best=better,
+            **({"samples": list(quality.samples)} if quality.samples else {}),
+            **told,
+            elapsed_s=round(state.elapsed_s, 3),
+        )
+        log.info(
+            "%s: validation loss %.3f, BLEU %.2f%s, after %s",
+            told.get("weights", f"epoch {state.epoch + (state.position > 0)}"),
+            loss,
+            quality.bleu,
+            " (best)" if better else "",
+            format_duration(state.elapsed_s),
+        )
+        return better
+
+    def _validation_loss(self) -> float:
+        """Plain negative log-likelihood in nats per target token, in the weights' type, over all ranks."""
+        self.network.eval()
+        mine = self.val.select(np.array(self.ranks.share(len(self.val)), dtype=np.int64))
+        at_once = max(self.settings.batch_tokens // (self.ranks.world * self.settings.accumulation), 1)
+        total, tokens = 0.0, 0
+        for rows in plan_batches(mine, at_once, seed=0, epoch=0):
+            batch = make_batch(mine, rows).to(self.device)
+            with explained(batch, self.settings):
+                total += float(plain_loss(self.network, batch))
+            tokens += batch.num_tokens
+        self.network.train()
+        sums = self.ranks.gather([total, tokens])
+        loss = math.fsum(part[0] for part in sums) / max(sum(int(part[1]) for part in sums), 1)
+        if not math.isfinite(loss):
             raise RunError(
-                f"after step {self.state.step} the loss is {loss} and the norm of the gradient {norm}; "
+                f"after step {self.state.step} the validation loss is {loss}; "
                 "what was saved before stays as it was",
                 hint="lower train.learning_rate, raise train.warmup_steps, or try --precision float32",
             )
+        return loss
+
+    @contextmanager
+    def _holding(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """The network with these weights, and as it was afterwards."""
+        parameters = dict(self.network.named_parameters())
+        before = {name: parameter.data for name, parameter in parameters.items()}
+        for name, parameter in parameters.items():
+            parameter.data = weights[name].to(parameter)
+        try:
+            yield
+        finally:
+            for name, parameter in parameters.items():
+                parameter.data = before[name]
+
+    # --- what is kept and told ----------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        state, stepper = self.state, self.stepper
+        state.elapsed_s = self._elapsed_s
+
+        def save() -> None:
+            with stepper.averaged():
+                self.hooks.save_model(self.run.last, self.network, state)
+            save_checkpoint(
+                self.run.checkpoints,
+                state,
+                self.network,
+                stepper.optimizer,
+                stepper.average,
+                keep=self.settings.keep_checkpoints,
+            )
+
+        self._write(save)
+
+    def _write(self, action: Callable[[], None]) -> None:
+        """Rank 0 writes to the disk; where that fails all ranks end."""
+        with self._spent.on("save"):
+            self.ranks.first(action)
+
+    def _tell(self, event: str, **values: Any) -> None:
+        if self._metrics is not None:
+            with self._spent.on("tracking"):
+                self._metrics.add(event, self.state.step, **values)
+
+    def _draw(self) -> None:
+        if self._metrics is not None:
+            with self._spent.on("tracking"):
+                self.hooks.draw(self._metrics.events)
+
+    # --- where it stands ----------------------------------------------------------------------------------
+
+    @property
+    def _elapsed_s(self) -> float:
+        """Time spent training, over all sittings."""
+        return self._elapsed_before_s + self._spent.elapsed_s
+
+    def _agreed(self, stop: StopSignals) -> int | None:
+        """The signal that any rank has got, the same on all."""
+        return next((signum for signum in self.ranks.gather(stop.requested) if signum is not None), None)
 
     def _validation_is_due(self) -> bool:
         ended = self.state.position == 0 and self.state.epoch % self.settings.validate_every_epochs == 0
@@ -265,82 +512,8 @@ class Trainer:
         out_of_steps = settings.max_steps is not None and state.step >= settings.max_steps
         return state.epoch >= settings.epochs or out_of_steps or out_of_patience
 
-    def _validate(self, metrics: Metrics, begun: float) -> None:
-        """Loss and BLEU on the validation split; keeps the best model; counts patience."""
-        state = self.state
-        with self._averaged():
-            loss = self._validation_loss()
-            self._demand_numbers(loss)
-            quality = self.hooks.quality(self.network)
-            better = state.beaten_by(quality.bleu, loss)
-            state.stale = 0 if better else state.stale + 1
-            if better:
-                state.best_bleu, state.best_loss, state.best_step = quality.bleu, loss, state.step
-                self.hooks.save_model(self.run.best, self.network, state)
-        state.elapsed_s = time.monotonic() - begun
-        metrics.add(
-            "validation",
-            state.step,
-            epoch=state.epoch,
-            loss=loss,
-            perplexity=math.exp(min(loss, 700.0)),
-            bleu=quality.bleu,
-            signature=quality.signature,
-            best=better,
-            elapsed_s=round(state.elapsed_s, 3),
-        )
-        log.info(
-            "epoch %d: validation loss %.3f, BLEU %.2f%s, after %s",
-            state.epoch + (state.position > 0),
-            loss,
-            quality.bleu,
-            " (best)" if better else "",
-            format_duration(state.elapsed_s),
-        )
-        self.hooks.draw(metrics.events)
-        if self.settings.patience is not None and state.stale >= self.settings.patience:
-            log.info("no better BLEU in %d validations: stopping early", state.stale)
-
-    @torch.no_grad()
-    def _validation_loss(self) -> float:
-        """Plain negative log-likelihood in nats per target token, in float32."""
-        self.network.eval()
-        total, tokens = 0.0, 0
-        precision, self.precision = self.precision, torch.float32
-        for rows in plan_batches(self.val, self.settings.batch_tokens, seed=0, epoch=0):
-            batch = make_batch(self.val, rows).to(self.device)
-            total += float(self._loss(batch, 0.0)[1])
-            tokens += batch.num_tokens
-        self.precision = precision
-        self.network.train()
-        return total / tokens
-
-    @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """The network with its averaged weights, where there are any, and as it was afterwards."""
-        if self.average is None:
-            yield
-            return
-        self.average.swap(self.network)
-        try:
-            yield
-        finally:
-            self.average.swap(self.network)
-
-    def _save(self) -> None:
-        with self._averaged():
-            self.hooks.save_model(self.run.last, self.network, self.state)
-        save_checkpoint(
-            self.run.checkpoints,
-            self.state,
-            self.network,
-            self.optimizer,
-            self.average,
-            keep=self.settings.keep_checkpoints,
-        )
-
-    def _plan(self, epoch: int) -> list[Rows]:
+    def _plan(self, split: Split, epoch: int) -> list[Rows]:
         settings = self.settings
         return plan_batches(
-            self.train, settings.batch_tokens, seed=self.seed, epoch=epoch, max_rows=settings.batch_sentences
+            split, settings.batch_tokens, seed=self.seed, epoch=epoch, max_rows=settings.batch_sentences
         )

@@ -8,7 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.batching import cut_batches, make_batch, pad_source, plan_batches, token_share
+from nmt.data.batching import (
+    cut_batches,
+    make_batch,
+    pad_source,
+    plan_batches,
+    split_rows,
+    target_tokens,
+    token_share,
+)
 from nmt.data.dataset import Ragged, Split
 from nmt.data.vocabulary import BOS, EOS, PAD
 
@@ -108,3 +116,27 @@ def test_an_empty_source_still_has_its_end_token() -> None:
 def test_cutting_respects_the_most_rows() -> None:
     cut = cut_batches(np.arange(10), np.ones(10, dtype=np.int64), 1000, max_rows=4)
     assert [len(rows) for rows in cut] == [4, 4, 2]
+
+
+@given(count=st.integers(0, 60), world=st.integers(1, 8), parts=st.integers(1, 5))
+def test_the_shares_of_a_batch_hold_each_row_once_and_are_as_many_for_every_rank(
+    count: int, world: int, parts: int
+) -> None:
+    rows = np.arange(100, 100 + count)
+    shares = [split_rows(rows, rank=rank, world=world, parts=parts) for rank in range(world)]
+    assert all(len(of_rank) == parts for of_rank in shares)
+    assert sorted(row for of_rank in shares for share in of_rank for row in share) == rows.tolist()
+    sizes = [len(share) for of_rank in shares for share in of_rank]
+    assert max(sizes) - min(sizes) <= 1 + (count < world * parts)
+
+
+def test_one_rank_that_computes_all_at_once_has_the_whole_batch_in_its_order() -> None:
+    rows = np.array([4, 1, 7])
+    (share,) = split_rows(rows, rank=0, world=1, parts=1)
+    assert share.tolist() == [4, 1, 7]
+
+
+def test_target_tokens_are_those_of_the_padded_batch() -> None:
+    split = random_split(50)
+    rows = np.array([3, 49, 0, 17])
+    assert target_tokens(split, rows) == make_batch(split, rows).num_tokens

@@ -25,6 +25,7 @@ def rewrite(data: PreparedData, folder: Path) -> None:
         raw={name: (data.sources(name), data.references(name)) for name in names[1:]},
         src_vocabulary=data.src_vocabulary,
         tgt_vocabulary=data.tgt_vocabulary,
+        word_starts=(data.word_starts("src"), data.word_starts("tgt")),
     )
 
 
@@ -42,8 +43,21 @@ def test_ragged_gives_back_what_was_packed() -> None:
 
 def test_arrays_are_read_from_disk_when_they_are_used(tiny_prepared: PreparedData) -> None:
     split = tiny_prepared.split("train")
-    assert isinstance(split.src.ids, np.memmap)
+    assert isinstance(split.src.ids.base, np.memmap)
     assert not split.src.ids.flags.writeable
+
+
+def test_where_words_start_is_packed_into_a_bit_an_id(tiny_prepared: PreparedData) -> None:
+    for side, ragged in (
+        ("src", tiny_prepared.split("train").src),
+        ("tgt", tiny_prepared.split("train").tgt),
+    ):
+        starts = tiny_prepared.word_starts(side)
+        assert starts.shape == ragged.ids.shape
+        assert starts[ragged.offsets[:-1]].all()
+        assert 0 < starts.sum() < len(starts)
+        size = (tiny_prepared.folder / f"train.{side}.starts.npy").stat().st_size
+        assert size < len(starts) / 8 + 130  # numpy's header is 128 bytes
 
 
 def test_the_same_content_gives_the_same_bytes(tiny_prepared: PreparedData, tmp_path: Path) -> None:
@@ -88,7 +102,7 @@ def test_a_damaged_folder_is_named_and_not_used(
     elif damage == "manifest":
         manifest.write_text("{")
     else:
-        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+        manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))
     with pytest.raises(DataError) as raised:
         open_prepared(folder)
     assert str(folder) in raised.value.message

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmt.data import vocabulary as module
@@ -265,6 +265,47 @@ def test_unknown_characters_are_unk_and_all_others_stay(subwords: SubwordVocabul
 @given(st.lists(known_token, max_size=5))
 def test_tokens_are_encoded_one_by_one(subwords: SubwordVocabulary, tokens: list[str]) -> None:
     assert subwords.encode(tokens) == [i for token in tokens for i in subwords.encode([token])]
+
+
+@given(any_token.filter(bool), st.integers(1, 70))
+@example("▁Hund\0", 70)
+def test_the_cuts_of_a_token_all_spell_it_and_begin_with_that_of_encode(
+    subwords: SubwordVocabulary, token: str, most: int
+) -> None:
+    first, *others = subwords.cuts(token, most)
+    assert first == subwords.encode([token])
+    assert len(others) < most
+    assert len({tuple(cut) for cut in [first, *others]}) == 1 + len(others)
+    if UNK in first:
+        assert not others
+    for cut in others:
+        assert min(cut) > EOS
+        assert "".join(subwords.decode(cut)) == token
+
+
+def test_cuts_are_ordered_by_the_likelihood_of_their_pieces(subwords: SubwordVocabulary) -> None:
+    scores = subwords.log_probabilities()
+    assert scores[:4] == [0.0] * 4
+    assert max(scores[4:]) < 0.0
+    for token in COUNTS:
+        likelihoods = [sum(scores[i] for i in cut) for cut in subwords.cuts(token, 20)]
+        assert likelihoods == pytest.approx(sorted(likelihoods, reverse=True), abs=1e-4)
+
+
+def test_a_token_with_too_many_cuts_to_weigh_is_cut_without_a_word_on_stderr(
+    tmp_path: Path,
+) -> None:
+    counts = Counter(
+        {"abc": 9, "bcd": 9, "cde": 9, "dea": 9, "eab": 9, "ab": 20, "bc": 20, "cd": 20, "de": 20}
+    )
+    build_subword_vocabulary(counts, size=100).save(tmp_path, "saved")
+    code = (
+        "import sys; from pathlib import Path; from nmt.data.vocabulary import load_vocabulary\n"
+        "assert load_vocabulary(Path(sys.argv[1]), 'saved').cuts('abcde' * 200, 64)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert answer.stderr == b""
 
 
 def test_a_line_survives_the_whole_way_and_back() -> None:

@@ -261,8 +261,11 @@ def test_each_dropout_is_active_while_training_and_only_then(setting: str) -> No
     assert torch.equal(network(src, src_keep, tgt_in), first)
 
 
-def test_every_layer_gets_each_of_the_three_rates() -> None:
-    network = build(dropout=0.125, attention_dropout=0.25, activation_dropout=0.375)
+def test_every_part_gets_its_own_of_the_four_rates() -> None:
+    rates_by_part = {"dropout": 0.125, "attention_dropout": 0.25, "activation_dropout": 0.375}
+    network = build(**rates_by_part, embedding_dropout=0.5)
+    assert [network.src_embedding.dropout.probability, network.tgt_embedding.dropout.probability] == [0.5] * 2
+    network = build(**rates_by_part)  # embeddings then get the first
     layers = [*network.encoder, *network.decoder]
     assert {m.drop for m in network.modules() if isinstance(m, MultiHeadAttention)} == {0.25}
     assert {layer.feed_forward.drop for layer in layers} == {0.375}

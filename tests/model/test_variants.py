@@ -289,6 +289,28 @@ def test_depth_scaled_matrices_shrink_with_the_root_of_their_depth() -> None:
         torch.testing.assert_close(weight * depth**0.5, plain.get_parameter(name))
 
 
+# --- norms ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("norm", "final_norm", "there"),
+    [
+        ("pre", None, True),
+        ("pre", True, True),
+        ("pre", False, False),
+        ("post", None, False),
+        ("post", True, True),
+        ("post", False, False),
+    ],
+)
+def test_a_final_norm_is_there_with_norm_first_unless_it_is_said_otherwise(
+    norm: Any, final_norm: bool | None, there: bool
+) -> None:
+    network = Transformer(ModelConfig(d_model=8, heads=2, norm=norm, final_norm=final_norm), 9, 9)
+    for module in (network.encoder_norm, network.decoder_norm):
+        assert isinstance(module, nn.LayerNorm) == there
+
+
 # --- parameters -------------------------------------------------------------------------------------------
 
 

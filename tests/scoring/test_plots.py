@@ -103,6 +103,33 @@ def test_steps_that_a_resumed_run_repeats_are_drawn_once(monkeypatch: pytest.Mon
     assert points(figure.axes[1].lines[0]) == [(100, 1.0)]
 
 
+def test_averaged_weights_are_no_point_of_the_curves_but_may_be_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    means = [
+        {**validation(200, 12.0), "weights": "mean of the last 5"},
+        {**validation(200, 9.0), "weights": "x"},
+    ]
+    figure = figure_of(
+        [step(100), validation(100, 10.0), step(200), validation(200, 11.0), *means], monkeypatch
+    )
+    losses, scores, _ = figure.axes
+    assert points(losses.lines[1]) == [(100, 4.0), (200, 4.0)]
+    curve, star = scores.lines
+    assert points(curve) == [(100, 10.0), (200, 11.0)]
+    assert points(star) == [(200, 12.0)]
+    assert "mean of the last 5" in star.get_label()
+
+
+def test_events_that_are_no_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [step(50), validation(50, 1.0), step(100)]
+    times = {"event": "time", "step": 50, "data_s": 1.0}
+    figure = figure_of([*events[:2], times, {**events[2], "skipped": 3}], monkeypatch)
+    plain = figure_of(events, monkeypatch)
+    for axes, same in zip(figure.axes, plain.axes, strict=True):
+        assert [points(line) for line in axes.lines] == [points(line) for line in same.lines]
+
+
 def test_a_fault_while_writing_keeps_the_former_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
