@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from itertools import islice
@@ -27,7 +27,7 @@ from nmt.runtime import is_out_of_memory, spare_the_machine
 
 if TYPE_CHECKING:
     from nmt.data.dataset import PreparedData
-    from nmt.translate import Translation
+    from nmt.translate import SearchSettings, Translation
 
 log = logging.getLogger("nmt")
 
@@ -515,7 +515,7 @@ def compare(
 def translate(
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", hidden=True)] = None,
     config: ConfigOption = None,
-    model: ModelOption = None,
+    models: ModelsOption = None,
     input_file: Annotated[
         Path | None,
         typer.Option(
@@ -529,8 +529,44 @@ def translate(
         ),
     ] = None,
     json_output: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object a line: source, translation, score.")
+        bool,
+        typer.Option(
+            "--json", help="Write one JSON object a line: source, translation, score, tokens, alignment."
+        ),
     ] = False,
+    beam: BeamOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    nbest: Annotated[
+        int,
+        typer.Option(
+            "--nbest", metavar="N", min=1, help="With --json, give the N best of a beam of N or more."
+        ),
+    ] = 1,
+    sample: Annotated[
+        float | None,
+        typer.Option(
+            "--sample",
+            metavar="TEMPERATURE",
+            help="Draw words at random; 1 is as probable as the model says.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", min=0, help="Draw others with --sample; without it 1."),
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="TEXT", help="Begin each translation with this.")
+    ] = None,
+    copy_unknown: Annotated[
+        bool,
+        typer.Option(
+            "--copy-unknown", help="Where a word model has no word, take the source's that it looked at most."
+        ),
+    ] = False,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option("--batch-tokens", metavar="N", min=1, help="Translate about so many tokens at once."),
+    ] = None,
     attention: AttentionOption = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
@@ -541,23 +577,45 @@ def translate(
     Each TEXT is one sentence, in quotes; without any, the lines of standard input are translated. A sentence
     that begins with a dash stands after two more: nmt translate -- "-5 Grad und Schnee."
 
+    --json gives the translation's score, log_prob / length^ALPHA, the log-probability of each token and of
+    the end, and for each token the place (from 0) of the source token that it looked at most. With --nbest N
+    there is a list of the N best in it, best first.
+
     --attention draws the last decoder layer's attention over the source: the mean of its heads, and each.
     """
     _refuse_other_than_png("--attention", attention)
     if texts and input_file is not None:
         raise typer.BadParameter("give either TEXT or --input, not both")
+    if nbest > 1 and not json_output:
+        raise typer.BadParameter("--nbest goes with --json: without it one line in is one line out")
+    if sample is not None and beam is not None:
+        raise typer.BadParameter("give either --sample or --beam, not both")
+    if seed is not None and sample is None:
+        raise typer.BadParameter("--seed goes with --sample")
     if input_file and output and input_file.exists() and output.exists() and input_file.samefile(output):
         raise DataError(f"--output {output} is the input, which would be lost", hint="name another file")
     lines: Iterable[str]
+    total = None
     if texts:
         lines = _sentences(texts)
     elif input_file is not None and str(input_file) != "-":
-        lines = _lines_of(input_file)
+        lines, total = _lines_of(input_file)
     else:
         lines = _standard_input()
-    with _writing_to(output) as file:
-        for translation in _translated(lines, model, config, device, precision, attention):
-            _print(_as_json(translation) if json_output else translation.text, file=file)
+    settings: SearchSettings = {
+        "beam": beam,
+        "length_penalty": length_penalty,
+        "batch_tokens": batch_tokens,
+        "nbest": nbest,
+        "sample": sample,
+        "seed": 1 if seed is None else seed,
+        "copy_unknown": copy_unknown,
+        "align": json_output,
+    }
+    with _writing_to(output) as file, _progress_unless_seen(total, file) as advance:
+        for translation in _translated(lines, models, config, device, precision, attention, prefix, settings):
+            _print(_as_json(translation, nbest) if json_output else translation.text, file=file)
+            advance(1)
 
 
 @app.command(short_help="Show what a model or a config is.")
@@ -683,10 +741,15 @@ def _sentences(texts: Sequence[str]) -> list[str]:
     return sentences
 
 
-def _lines_of(path: Path) -> list[str]:
-    from nmt.data.corpus import read_lines
+def _lines_of(path: Path) -> tuple[Iterable[str], int]:
+    """The lines of a file and their count; a faulty file is refused before any work."""
+    from nmt.data.corpus import iter_file, read_lines
 
-    return read_lines(path)
+    if not os.path.isfile(path):  # a pipe, which can be read but once
+        lines = read_lines(path)
+        return lines, len(lines)
+    count = sum(1 for _ in iter_file(path))
+    return (iter_file(path) if count else []), count
 
 
 def _standard_input() -> Iterable[str]:
@@ -706,28 +769,30 @@ def _standard_input() -> Iterable[str]:
 
 def _translated(
     lines: Iterable[str],
-    model: Path | None,
+    models: Sequence[Path] | None,
     config: str | None,
     device: str | None,
     precision: Precision | None,
     attention: Path | None,
+    prefix: str | None,
+    settings: SearchSettings,
 ) -> Iterator[Translation]:
     if attention is not None:
         lines = _only_line(lines)
     if isinstance(lines, list) and not lines:
         return
-    file = _find_model(model, config)
+    files = [_find_model(model, config) for model in models or (None,)]
 
     from nmt.translate import Translator
 
     translator = Translator.load(
-        file, device=device or "auto", precision=precision.value if precision else "auto"
+        files, device=device or "auto", precision=precision.value if precision else "auto"
     )
     if attention is None:
-        yield from translator.stream(lines)
+        yield from translator.stream(lines, prefix=prefix, **settings)
         return
     for line in lines:
-        alignment = translator.attention(line)
+        alignment = translator.attention(line, prefix=prefix, **settings)
         alignment.draw(attention)
         log.info("attention drawn: %s", attention)
         yield alignment.translation
@@ -749,11 +814,36 @@ def _refuse_other_than_png(option: str, path: Path | None) -> None:
         raise typer.BadParameter(f"{option} {path}: pictures are PNG files, so the name ends in .png")
 
 
-def _as_json(translation: Translation) -> str:
-    return json.dumps(
-        {"source": translation.source, "translation": translation.text, "score": translation.score},
-        ensure_ascii=False,
-    )
+@contextmanager
+def _progress_unless_seen(total: int | None, file: TextIO) -> Iterator[Callable[[int], None]]:
+    """Shows how much of a file is done, unless the lines appear on a terminal, where they show it."""
+    if total is None or file.isatty():
+        yield lambda _: None
+        return
+
+    from nmt.progress import progress
+
+    with progress("translating", total) as advance:
+        yield advance
+
+
+def _as_json(translation: Translation, nbest: int) -> str:
+    found: dict[str, Any] = {"source": translation.source, **_details(translation)}
+    found["source_tokens"] = translation.source_tokens
+    if nbest > 1:
+        found["nbest"] = [_details(each) for each in (translation, *translation.alternatives)]
+    return json.dumps(found, ensure_ascii=False)
+
+
+def _details(translation: Translation) -> dict[str, Any]:
+    return {
+        "translation": translation.text,
+        "score": translation.score,
+        "log_prob": translation.log_prob,
+        "tokens": translation.tokens,
+        "token_log_probs": translation.token_log_probs,
+        "alignment": translation.alignment,
+    }
 
 
 @contextmanager

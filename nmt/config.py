@@ -243,7 +243,7 @@ class DecodeConfig(Section):
     min_length: NotNegative = 0
     """A translation has at least so many tokens, if its greatest length allows them."""
     batch_tokens: Count = 4096
-    """Most source positions, padding included, that are decoded at once."""
+    """Most source positions, padding included, that are decoded at once; each hypothesis of a beam counts."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
     """A translation has at most max_length_ratio * source tokens + max_length_extra tokens."""
     max_length_extra: NotNegative = 10

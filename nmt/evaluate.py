@@ -6,10 +6,8 @@ import json
 import logging
 import math
 import shlex
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.config import Config, DecodeConfig, config_from_mapping
+from nmt.config import Config, DecodeConfig
 from nmt.data.batching import Batch, cut_batches, make_batch
 from nmt.data.corpus import read_parallel
 from nmt.data.dataset import PreparedData, Ragged, Split, open_prepared, prepared_folder
@@ -27,19 +25,19 @@ from nmt.data.text import Tokenizer, detokenize, normalise
 from nmt.data.vocabulary import PAD, UNK, Vocabulary
 from nmt.decoding.search import SearchOptions, search, translate_ids
 from nmt.decoding.state import Hypothesis
-from nmt.errors import DataError, ModelFileError
+from nmt.errors import DataError
 from nmt.files import write_whole
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model, load_model, resolve_model
+from nmt.modelfile import Model, load_models, resolve_model
+from nmt.progress import progress
 from nmt.reporting import attention_maps, make_report, split_report
 from nmt.runtime import ALONE, Precision, Ranks, device_line, select_device, select_precision
 from nmt.scoring.metrics import CorpusScores, Score, bleu, corpus_scores
 from nmt.scoring.report import SplitReport, write_report
-from nmt.translate import Translator, computing_in, warn_if_cut
+from nmt.translate import Translator, changed_decode, computing_in, warn_if_cut
 
 log = logging.getLogger("nmt")
 
-PROGRESS_INTERVAL_S = 10.0
 ALL_SPLITS = "all"
 LOGIT_ROWS = 1024
 """Target positions whose logits over the whole vocabulary exist at once."""
@@ -314,12 +312,11 @@ def load_system(
     files = tuple(resolve_model(path) for path in paths)
     where = select_device(device)
     dtype = select_precision(precision, where, training=False)
-    models = tuple(load_model(file, where) for file in files)
-    for file, model in zip(files[1:], models[1:], strict=True):
-        _refuse_other_ids(files[0], models[0], file, model)
+    models = load_models(files, where)
     for file in files:
         log.info("model %s on %s", file, device_line(where, dtype))
-    return System(files, models, _decode(models[0].config, beam, length_penalty), where, dtype)
+    decode = changed_decode(models[0].config, beam=beam, length_penalty=length_penalty)
+    return System(files, models, decode, where, dtype)
 
 
 def chosen_splits(prepared: PreparedData, names: Sequence[str]) -> list[str]:
@@ -350,9 +347,9 @@ def files_task(model: Model, source: Path, reference: Path) -> Task:
 def translate_task(system: System, task: Task) -> list[Hypothesis]:
     """The best translation of each sentence, with progress."""
     options = SearchOptions(decode=system.decode)
-    with _progress(task.name, len(task.ids)) as progress, computing_in(system.dtype, system.device):
+    with progress(task.name, len(task.ids)) as advance, computing_in(system.dtype, system.device):
         found = search(
-            system.networks, _sentences(task.ids.src), options, device=system.device, progress=progress
+            system.networks, _sentences(task.ids.src), options, device=system.device, progress=advance
         )
     return [hypotheses[0] for hypotheses in found]
 
@@ -360,33 +357,6 @@ def translate_task(system: System, task: Task) -> list[Hypothesis]:
 def translated_lines(system: System, hypotheses: Sequence[Hypothesis]) -> list[str]:
     """Hypotheses as text."""
     return _texts(hypotheses, system.model.tgt_vocabulary)
-
-
-def _decode(config: Config, beam: int | None, length_penalty: float | None) -> DecodeConfig:
-    given = {"beam": beam, "length_penalty": length_penalty}
-    changed = {key: value for key, value in given.items() if value is not None}
-    if not changed:
-        return config.decode
-    values = config.model_dump(mode="json")
-    values["decode"] |= changed
-    return config_from_mapping(values, "the search's settings").decode
-
-
-def _refuse_other_ids(first_file: Path, first: Model, file: Path, model: Model) -> None:
-    """The models of an ensemble read the same ids and write the same ids."""
-    for side in ("src", "tgt"):
-        data, other = first.config.data, model.config.data
-        names = [f"{side}_{key}" for key in ("lang", "pipeline", "lowercase")]
-        different = [f"data.{name}" for name in names if getattr(data, name) != getattr(other, name)]
-        vocabularies = (getattr(each, f"{side}_vocabulary").to_state() for each in (first, model))
-        if len({(state.kind, tuple(state.pieces), state.model) for state in vocabularies}) > 1:
-            different.append("source vocabulary" if side == "src" else "target vocabulary")
-        if different:
-            raise ModelFileError(
-                f"{file} and {first_file} make no ensemble: they differ in {', '.join(different)}",
-                hint="train them on the same prepared data, each with a seed of its own: "
-                "nmt train -s seed=2 --run-dir DIR",
-            )
 
 
 def _first_test(prepared: PreparedData) -> str:
@@ -518,27 +488,6 @@ def _page(
         attention_maps(system.models, read, found),
         lowercase=system.lowercase,
     )
-
-
-@contextmanager
-def _progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, unless the log is quiet; elsewhere a line of the log now and then."""
-    if sys.stderr.isatty() and log.isEnabledFor(logging.INFO):
-        from tqdm import tqdm
-
-        with tqdm(total=total, desc=name, unit=" sentences", leave=False, file=sys.stderr) as bar:
-            yield lambda count: bar.update(count) and None
-        return
-    done, last_s = 0, time.monotonic()
-
-    def advance(count: int) -> None:
-        nonlocal done, last_s
-        done += count
-        if time.monotonic() - last_s >= PROGRESS_INTERVAL_S:
-            last_s = time.monotonic()
-            log.info("%s: %d of %d sentences", name, done, total)
-
-    yield advance
 
 
 def _save(evaluation: Evaluation, hypotheses: Sequence[str], references: Sequence[str], report: Path) -> None:

@@ -66,6 +66,8 @@ class FoundScore:
     signature: str
     older_than_model: bool
     """The model file was written after it, so it may be another model's."""
+    beam: int = 1
+    """The hypotheses that its search followed side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,7 @@ def _scores_beside(file: Path) -> Iterator[FoundScore]:
                     float(score["value"]),
                     str(score["signature"]),
                     report.stat().st_mtime < written_s,
+                    int(found.get("beam", 1)),
                 )
         except (OSError, ValueError, KeyError, TypeError):
             continue
@@ -404,7 +407,8 @@ def _history_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _score_words(score: FoundScore) -> str:
     doubt = " (older than the model file)" if score.older_than_model else ""
-    return f"{score.name} {score.value:.2f}, {score.signature}{doubt}"
+    beam = f", beam {score.beam}" if score.beam > 1 else ""
+    return f"{score.name} {score.value:.2f}{beam}, {score.signature}{doubt}"
 
 
 def _megabytes(count: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,38 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> Model:
     network = blank_network(config.model, len(src_vocabulary), len(tgt_vocabulary))
     _fill(network, tensors, path)
     return Model(path, config, network.to(device).eval(), src_vocabulary, tgt_vocabulary, provenance)
+
+
+def load_models(paths: Sequence[Path], device: torch.device | str = "cpu") -> tuple[Model, ...]:
+    """Read a model, or several as an ensemble; raises as `load_model` and `check_ensemble`."""
+    models = tuple(load_model(path, device) for path in paths)
+    check_ensemble(models)
+    return models
+
+
+def check_ensemble(models: Sequence[Model]) -> None:
+    """Raise ModelFileError, naming the differences, where models read or write other ids than the first."""
+    first, *others = models
+    for model in others:
+        for side in ("src", "tgt"):
+            if different := _different_ids(first, model, side):
+                names = " and ".join(str(each.path or "a model in memory") for each in (model, first))
+                raise ModelFileError(
+                    f"{names} make no ensemble: they differ in {', '.join(different)}",
+                    hint="train them on the same prepared data, each with a seed of its own: "
+                    "nmt train -s seed=2 --run-dir DIR",
+                )
+
+
+def _different_ids(first: Model, second: Model, side: str) -> list[str]:
+    """What makes one side's ids of two models mean different things."""
+    data, other = first.config.data, second.config.data
+    names = [f"{side}_{key}" for key in ("lang", "pipeline", "lowercase")]
+    different = [f"data.{name}" for name in names if getattr(data, name) != getattr(other, name)]
+    vocabularies = (getattr(model, f"{side}_vocabulary").to_state() for model in (first, second))
+    if len({(state.kind, tuple(state.pieces), state.model) for state in vocabularies}) > 1:
+        different.append("source vocabulary" if side == "src" else "target vocabulary")
+    return different
 
 
 def read_header(path: Path) -> dict[str, Any]:

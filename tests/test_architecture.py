@@ -24,7 +24,9 @@ FLOORS = (
     ("cli",),
     ("__init__",),
     ("train",),
+    ("compare",),
     ("evaluate",),
+    ("reporting",),
     ("translate",),
     ("export",),
     ("inspect",),
@@ -33,12 +35,12 @@ FLOORS = (
     ("modelfile",),
     ("scoring", "model", "data"),
     ("config",),
-    ("runtime", "files"),
+    ("runtime", "files", "progress"),
     ("errors",),
 )
 """The rooms from the roof to the ground: an import goes down, never up."""
 
-STAGES = ("prepare", "train", "evaluate", "translate", "inspect", "export")
+STAGES = ("prepare", "train", "evaluate", "compare", "translate", "inspect", "export")
 FOLDERS = ("data", "model", "training", "decoding", "scoring")
 
 OWNERS = {

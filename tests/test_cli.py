@@ -25,6 +25,7 @@ import pytest
 import nmt.cli
 from nmt.cli import main
 from nmt.config import Config, load_config
+from nmt.data.dataset import PreparedData
 from nmt.errors import NmtError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,7 +97,7 @@ def test_help_answers_at_once() -> None:
     assert measured <= max(0.4, 4 * typer_alone)
 
 
-@pytest.mark.parametrize("command", ["", "prepare", "train", "evaluate", "translate", "inspect"])
+@pytest.mark.parametrize("command", ["", "prepare", "train", "evaluate", "compare", "translate", "inspect"])
 def test_every_help_is_plain_text_on_standard_output(command: str, nmt_here: Callable[..., Answer]) -> None:
     code, out, err = nmt_here(*([command] if command else []), "--help")
     assert code == 0
@@ -595,6 +596,47 @@ def test_a_reference_one_line_short_is_refused_with_both_counts(
     assert (code, out) == (2, "")
     assert "has 30 lines" in err
     assert "has 29" in err
+
+
+def test_evaluate_takes_several_splits_models_and_another_search(
+    tiny_model_path: Path, tiny_prepared: PreparedData, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    shared = ("--data", tiny_prepared.folder, "--out", tmp_path)
+    code, out, _ = nmt_here("evaluate", "--model", tiny_model_path, *shared, "--split", "all", "--json")
+    assert code == 0
+    assert list(json.loads(out)["splits"]) == ["val", "test"]
+    search = ("--beam", 2, "--length-penalty", 0.5, "--report", tmp_path / "page.html")
+    models = ("--model", tiny_model_path, "--model", tiny_model_path)
+    code, out, err = nmt_here("evaluate", *models, *shared, *search, "--split", "test", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["split"], found["beam"], found["length_penalty"]) == ("test", 2, 0.5)
+    assert found["models"] == [str(tiny_model_path)] * 2
+    assert f"report: {tmp_path / 'page.html'}" in err
+    assert (tmp_path / "page.html").is_file()
+
+
+# --- compare ----------------------------------------------------------------------------------------------
+
+
+def test_compare_takes_models_and_files(
+    tiny_model_path: Path, tiny_prepared: PreparedData, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    hypotheses = tmp_path / "hypotheses"
+    hypotheses.write_text("A dog.\n" * 30, "utf-8")
+    shared = ("--data", tiny_prepared.folder, "--split", "test")
+    code, out, _ = nmt_here("compare", tiny_model_path, hypotheses, *shared)
+    assert code == 0
+    assert out.startswith("test: 30 sentences, ")
+    assert "randomisation p" in out
+    code, json_out, _ = nmt_here("compare", tiny_model_path, hypotheses, *shared, "--json")
+    assert code == 0
+    assert json.loads(json_out)["sentences"] == 30
+    (tmp_path / "short").write_text("A dog.\n", "utf-8")
+    code, out, err = nmt_here("compare", hypotheses, hypotheses, "--reference", tmp_path / "short")
+    assert (code, out) == (2, "")
+    assert "has 30 lines" in err
+    assert "has 1" in err
 
 
 # --- prepare and train ------------------------------------------------------------------------------------

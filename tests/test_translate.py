@@ -54,13 +54,13 @@ def lines(caption_pairs: dict[str, list[Pair]]) -> list[str]:
 def chunk_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sentences each call of the decoder was given."""
     sizes: list[int] = []
-    real = stage.translate_ids
+    real = stage.search
 
-    def counting(network: Any, sentences: Sequence[Any], *arguments: Any, **named: Any) -> Any:
+    def counting(networks: Any, sentences: Sequence[Any], *arguments: Any, **named: Any) -> Any:
         sizes.append(len(sentences))
-        return real(network, sentences, *arguments, **named)
+        return real(networks, sentences, *arguments, **named)
 
-    monkeypatch.setattr(stage, "translate_ids", counting)
+    monkeypatch.setattr(stage, "search", counting)
     return sizes
 
 

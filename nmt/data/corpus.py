@@ -65,18 +65,24 @@ def iter_lines(stream: BinaryIO, name: str) -> Iterator[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read all lines of a text file, plain or gzipped.
+    """Read all lines of a text file, plain or gzipped; raises as `iter_file`."""
+    return list(iter_file(path))
+
+
+def iter_file(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, plain or gzipped, one after the other.
 
     Raises DataError if the file is missing, not UTF-8, or a damaged gzip; MachineError if it cannot be read.
     """
     with _reading_faults(path), path.open("rb") as file:
         start = file.peek(len(GZIP_MAGIC))[: len(GZIP_MAGIC)]  # not read and seek: a pipe cannot go back
         if start != GZIP_MAGIC and path.suffix.lower() != ".gz":
-            return list(iter_lines(file, str(path)))
+            yield from iter_lines(file, str(path))
+            return
         if not start:  # gzip takes no bytes at all for no text, but no gzip file is that short
             raise EOFError
         with gzip.GzipFile(fileobj=file) as unzipped:
-            return list(iter_lines(cast(BinaryIO, unzipped), str(path)))
+            yield from iter_lines(cast(BinaryIO, unzipped), str(path))
 
 
 def read_parallel(source: Path, target: Path) -> list[Pair]:

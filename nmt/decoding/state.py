@@ -6,7 +6,9 @@ t target positions decoded so far, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,13 +24,24 @@ class Hypothesis:
 
     log_prob is the natural logarithm of its probability, the sum over `ids` and the `<eos>` behind them;
     where the length limit cut it (finished is False) there is no `<eos>` and none is counted. score is what
-    the search ranks it by.
+    the search ranks it by: log_prob / length^alpha, where the length counts what log_prob counts.
+    token_log_probs are the terms of log_prob, of each id and then of `<eos>` if finished; a blank source's
+    hypothesis, which no network has judged, has none.
     """
 
     ids: tuple[int, ...]
     log_prob: float
     score: float
     finished: bool
+    token_log_probs: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, tokens: Sequence[int], gains: Sequence[float], length_penalty: float) -> Hypothesis:
+        """From the tokens that were found, `<eos>` last if it came, and the log-probability of each."""
+        finished = bool(tokens) and tokens[-1] == EOS
+        log_prob = math.fsum(gains)
+        score = log_prob / max(len(tokens), 1) ** length_penalty
+        return cls(tuple(tokens[: len(tokens) - finished]), log_prob, score, finished, tuple(gains))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +69,63 @@ class DecoderState:
         return 0 if self.past is None else self.past[0][0].size(2)
 
     def step(self, network: Transformer, tokens: Tensor) -> tuple[Tensor, DecoderState]:
-        """Read one token (N) a row; returns the log-probabilities (N,V) of the next one, and the next state.
-
-        `<unk>`, `<pad>` and `<bos>` are forbidden by -inf after the log-softmax, which leaves all others with
-        the probability that teacher forcing gives them.
-        """
+        """Read one token (N) a row; returns the next one's log-probabilities (N,V) and the next state."""
         states, past = network.advance(tokens[:, None], self.memory, self.src_keep, self.past)
         log_probs = network.logits(states[:, -1]).log_softmax(-1, dtype=torch.float32)
-        log_probs[:, :EOS] = -torch.inf
-        return log_probs, DecoderState(self.memory, self.src_keep, tuple(past))
+        return log_probs, replace(self, past=tuple(past))
 
     def reorder(self, parents: Tensor) -> DecoderState:
         """The state whose row i is this one's row parents[i]; rows may repeat or be left out."""
-        past = None if self.past is None else _select(self.past, parents)
-        return DecoderState(_select(self.memory, parents), self.src_keep[parents], past)
+        return replace(
+            self.reorder_past(parents),
+            memory=_select(self.memory, parents),
+            src_keep=self.src_keep.index_select(0, parents),
+        )
+
+    def reorder_past(self, parents: Tensor) -> DecoderState:
+        """As `reorder`, for rows that only change places with rows of their own sentence."""
+        return self if self.past is None else replace(self, past=_select(self.past, parents))
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Networks that decode the same rows side by side; the average of their probabilities counts."""
+
+    networks: tuple[Transformer, ...]
+    states: tuple[DecoderState, ...]
+
+    @classmethod
+    def start(cls, networks: Sequence[Transformer], src: Tensor, src_keep: Tensor) -> Ensemble:
+        """Encode src (N,S) with each network."""
+        return cls(tuple(networks), tuple(DecoderState.start(one, src, src_keep) for one in networks))
+
+    def step(self, tokens: Tensor) -> tuple[Tensor, Ensemble]:
+        """As `DecoderState.step`."""
+        steps = [
+            state.step(network, tokens) for network, state in zip(self.networks, self.states, strict=True)
+        ]
+        return _average([log_probs for log_probs, _ in steps]), self._with(state for _, state in steps)
+
+    def reorder(self, parents: Tensor) -> Ensemble:
+        """As `DecoderState.reorder`."""
+        return self._with(state.reorder(parents) for state in self.states)
+
+    def reorder_past(self, parents: Tensor) -> Ensemble:
+        """As `DecoderState.reorder_past`."""
+        return self._with(state.reorder_past(parents) for state in self.states)
+
+    def _with(self, states: Iterable[DecoderState]) -> Ensemble:
+        return replace(self, states=tuple(states))
+
+
+def _average(log_probs: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean of probabilities that are given as logarithms, each (N,V)."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    mean = torch.stack(list(log_probs)).logsumexp(0) - math.log(len(log_probs))
+    return mean.clamp_(max=0.0)  # rounding must not make a probability larger than 1
 
 
 def _select(layers: tuple[KeysValues, ...], rows: Tensor) -> tuple[KeysValues, ...]:
-    return tuple((keys[rows], values[rows]) for keys, values in layers)
+    # several times faster on the CPU than keys[rows]
+    return tuple((keys.index_select(0, rows), values.index_select(0, rows)) for keys, values in layers)

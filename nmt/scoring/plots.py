@@ -27,7 +27,7 @@ def draw_curves(events: Sequence[Mapping[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure  # not pyplot, which keeps figures and a backend for the process
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    kept = _last_words(events)
+    kept = last_words(events)
     steps = [event for event in kept if event["event"] == "step"]
     validations = [event for event in kept if event["event"] == "validation"]
 
@@ -48,7 +48,7 @@ def draw_curves(events: Sequence[Mapping[str, Any]], path: Path) -> None:
     _save(figure, path)
 
 
-def _last_words(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def last_words(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The events in order, without those that a resumed run went back behind."""
     kept: list[Mapping[str, Any]] = []
     first_step: dict[Any, float] = {}  # of the events further down, by kind

@@ -259,19 +259,26 @@ def test_matrices_start_xavier_uniform_and_biases_at_zero() -> None:
     torch.manual_seed(0)
     network = Transformer(ModelConfig(d_model=64, heads=4, value_width=32, feed_forward=96), 500, 500)
     attention, part = network.encoder[0].self_attention, network.encoder[0].feed_forward
-    key, value = attention.key_value.weight.split(attention.widths)
-    for matrix in (attention.query.weight, key, value, attention.output.weight, part.expand.weight):
+    in_attention = attention.query.weight, attention.key_value.weight, attention.output.weight
+    for matrix in (
+        *in_attention,
+        part.expand.weight,
+        part.contract.weight,
+        network.encoder[1].feed_forward.expand.weight,
+    ):
         bound = (6 / sum(matrix.shape)) ** 0.5
         assert 0.97 * bound < matrix.abs().max() <= bound
     assert all((p == 0).all() for name, p in network.named_parameters() if name.endswith("bias"))
     assert network.tgt_embedding.tokens.weight.std().item() == pytest.approx(64**-0.5, rel=0.02)
 
 
-def test_xavier_all_includes_embeddings_and_learned_positions() -> None:
+def test_xavier_all_includes_embeddings_and_learned_positions_and_draws_keys_and_values_apart() -> None:
     torch.manual_seed(0)
     settings = {"initialisation": "xavier_all", "positions": "learned", "max_positions": 100}
-    network = Transformer(ModelConfig(d_model=64, heads=4, **settings), 500, 500)
-    for table in (network.src_embedding.tokens.weight, network.src_embedding.positions.table):
+    network = Transformer(ModelConfig(d_model=64, heads=4, value_width=32, **settings), 500, 500)
+    attention = network.encoder[0].self_attention
+    key, value = attention.key_value.weight.split(attention.widths)
+    for table in (network.src_embedding.tokens.weight, network.src_embedding.positions.table, key, value):
         bound = (6 / sum(table.shape)) ** 0.5
         assert 0.97 * bound < table.abs().max() <= bound
 

@@ -40,7 +40,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def find_browser() -> str | None:
-    """The path of a browser of Chromium's kind."""
+    """The path of a browser of Chromium's kind, where it can be driven: Windows lends no descriptors."""
+    if os.name == "nt":
+        return None
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
