@@ -437,6 +437,8 @@ def evaluate(
         out=out,
         report=report,
     )
+    if not found:
+        return  # another process speaks for all
     if not json_output:
         _print("\n\n".join(map(str, found)))
     elif splits is not None and (len(splits) > 1 or ALL_SPLITS in splits):

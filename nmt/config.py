@@ -236,8 +236,8 @@ class TrainConfig(Section):
 class DecodeConfig(Section):
     """How translations are searched for."""
 
-    beam: Count = 1
-    """Hypotheses of a sentence that are followed side by side; 1 is greedy search."""
+    beam: Count = 5
+    """Hypotheses of a sentence that are followed side by side; 1 is greedy search, as validations have it."""
     length_penalty: Alpha = 1.0
     """alpha: hypotheses are ranked by log_prob / length^alpha, where <eos> counts; 0 ranks by probability."""
     min_length: NotNegative = 0

@@ -8,7 +8,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,15 @@ from nmt.model.transformer import Transformer
 from nmt.modelfile import Model, load_models, resolve_model
 from nmt.progress import progress
 from nmt.reporting import attention_maps, make_report, split_report
-from nmt.runtime import ALONE, Precision, Ranks, device_line, select_device, select_precision
+from nmt.runtime import (
+    ALONE,
+    Precision,
+    Ranks,
+    device_line,
+    joined_ranks,
+    select_device,
+    select_precision,
+)
 from nmt.scoring.metrics import CorpusScores, Score, bleu, corpus_scores
 from nmt.scoring.report import SplitReport, write_report
 from nmt.translate import Translator, changed_decode, computing_in, warn_if_cut
@@ -147,6 +155,7 @@ class System:
     decode: DecodeConfig
     device: torch.device
     dtype: torch.dtype
+    ranks: Ranks = ALONE
 
     @property
     def model(self) -> Model:
@@ -226,8 +235,9 @@ def evaluate_splits(
     and the folder that the model's config names; "all" means every one but the training split. `beam` and
     `length_penalty` take the place of the model's own. The files SPLIT.hyp.LANG, SPLIT.ref.LANG and
     SPLIT.json go to `out`, by default `evaluation` beside the model (`evaluation-ensemble` beside the first
-    of several); `report` is an HTML page on all of it. Raises DataError for text that cannot be used,
-    ConfigError, ModelFileError, DeviceError, MachineError.
+    of several); `report` is an HTML page on all of it. Of several processes that torchrun started each
+    translates its share; the first one writes, and the others get an empty list. Raises DataError for text
+    that cannot be used, ConfigError, ModelFileError, DeviceError, MachineError.
     """
     if (source is None) != (reference is None):
         raise DataError(
@@ -238,19 +248,30 @@ def evaluate_splits(
             "either a split or two files can be scored", hint="leave out --split, or --input and --reference"
         )
     paths = (models,) if isinstance(models, Path) else tuple(models)
-    system = load_system(paths, device=device, precision=precision, beam=beam, length_penalty=length_penalty)
-    if source is not None and reference is not None:
-        tasks = [files_task(system.model, source, reference)]
-    else:
-        prepared = prepared or open_prepared(prepared_folder(system.model.config))
-        tasks = [split_task(system.model, prepared, name) for name in chosen_splits(prepared, splits)]
+    with joined_ranks() as ranks:
+        system = load_system(
+            paths,
+            device=device,
+            precision=precision,
+            beam=beam,
+            length_penalty=length_penalty,
+            ranks=ranks,
+        )
+        if source is not None and reference is not None:
+            tasks = [files_task(system.model, source, reference)]
+        else:
+            prepared = prepared or open_prepared(prepared_folder(system.model.config))
+            tasks = [split_task(system.model, prepared, name) for name in chosen_splits(prepared, splits)]
+        done = [(task, _translate_and_force(task, system)) for task in tasks]
+    if not ranks.is_first:
+        return []
     single = len(system.files) == 1
     folder = out or system.files[0].parent / ("evaluation" if single else "evaluation-ensemble")
-    done = [_evaluate(task, system, folder, with_report=report is not None) for task in tasks]
+    scored = [_score(task, system, found, folder, with_report=report is not None) for task, found in done]
     if report is not None:
-        pages = [page for _, page in done if page is not None]
+        pages = [page for _, page in scored if page is not None]
         write_report(report, make_report(system.files, system.models, system.decode, pages))
-    return [evaluation for evaluation, _ in done]
+    return [evaluation for evaluation, _ in scored]
 
 
 def score_ids(
@@ -261,14 +282,15 @@ def score_ids(
     config: Config,
     ranks: Ranks = ALONE,
 ) -> tuple[Score, list[str]]:
-    """BLEU of a network's translations of `sources`, and these, for the validations of a training run.
+    """BLEU of a network's greedy translations of `sources`, and these, for the validations of a training run.
 
     Each rank translates its share of the sentences, and the first one scores them all.
     vocabulary: the target's.
     """
     mine = sources.select(np.array(ranks.share(len(sources)), dtype=np.int64))
     device = next(network.parameters()).device
-    hypotheses = ranks.collect(translate_split(network, mine, vocabulary, config.decode, device=device))
+    greedy = config.decode.model_copy(update={"beam": 1})  # several times as fast
+    hypotheses = ranks.collect(translate_split(network, mine, vocabulary, greedy, device=device))
 
     def score() -> dict[str, Any]:
         return asdict(bleu(hypotheses, references, lowercase=config.data.tgt_lowercase))
@@ -304,19 +326,20 @@ def load_system(
     precision: Precision = "auto",
     beam: int | None = None,
     length_penalty: float | None = None,
+    ranks: Ranks = ALONE,
 ) -> System:
     """Load a model, or several of the same vocabularies as an ensemble, with its search settings changed.
 
     Raises ModelFileError, DeviceError, and ConfigError for a setting that cannot be.
     """
     files = tuple(resolve_model(path) for path in paths)
-    where = select_device(device)
+    where = select_device(device, ranks)
     dtype = select_precision(precision, where, training=False)
     models = load_models(files, where)
     for file in files:
         log.info("model %s on %s", file, device_line(where, dtype))
     decode = changed_decode(models[0].config, beam=beam, length_penalty=length_penalty)
-    return System(files, models, decode, where, dtype)
+    return System(files, models, decode, where, dtype, ranks)
 
 
 def chosen_splits(prepared: PreparedData, names: Sequence[str]) -> list[str]:
@@ -345,13 +368,24 @@ def files_task(model: Model, source: Path, reference: Path) -> Task:
 
 
 def translate_task(system: System, task: Task) -> list[Hypothesis]:
-    """The best translation of each sentence, with progress."""
+    """The best translation of each sentence, with progress; each rank finds those of its share."""
     options = SearchOptions(decode=system.decode)
-    with progress(task.name, len(task.ids)) as advance, computing_in(system.dtype, system.device):
-        found = search(
-            system.networks, _sentences(task.ids.src), options, device=system.device, progress=advance
-        )
-    return [hypotheses[0] for hypotheses in found]
+    sentences = _sentences(task.ids.src)
+    mine = [sentences[row] for row in system.ranks.share(len(sentences))]
+    with progress(task.name, len(mine)) as advance, computing_in(system.dtype, system.device):
+        found = search(system.networks, mine, options, device=system.device, progress=advance)
+    best = [hypotheses[0] for hypotheses in found]
+    if system.ranks.world == 1:
+        return best
+    return [
+        Hypothesis(*map(_as_tuple, values))
+        for values in system.ranks.collect([astuple(each) for each in best])
+    ]
+
+
+def _as_tuple(value: Any) -> Any:
+    """What a list was before it went through JSON."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def translated_lines(system: System, hypotheses: Sequence[Hypothesis]) -> list[str]:
@@ -400,30 +434,46 @@ def _texts(hypotheses: Sequence[Hypothesis], vocabulary: Vocabulary) -> list[str
 # --- one split --------------------------------------------------------------------------------------------
 
 
-def _evaluate(
-    task: Task, system: System, folder: Path, *, with_report: bool
-) -> tuple[Evaluation, SplitReport | None]:
-    sources, language = task.ids.src, system.model.config.data.tgt_lang
-    cut = sum(
-        warn_if_cut(line, int(length), system.decode) for line, length in enumerate(sources.lengths, start=1)
-    )
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a system made of a task."""
+
+    hypotheses: list[Hypothesis]
+    elapsed_s: float
+    loss: float | None
+    loss_sentences: int
+    cut_sources: int
+
+
+def _translate_and_force(task: Task, system: System) -> _Found:
+    """The part that a network is needed for; of several ranks each does its share."""
+    cut = 0
+    if system.ranks.is_first:
+        lengths = task.ids.src.lengths.tolist()
+        cut = sum(warn_if_cut(line, length, system.decode) for line, length in enumerate(lengths, start=1))
     start_s = time.monotonic()
     found = translate_task(system, task)
     elapsed_s = round(time.monotonic() - start_s, 3)
-    hypotheses = translated_lines(system, found)
     short = task.ids.select(task.ids.rows_within(system.max_tokens))
-    loss = forced_loss(system, short)
+    return _Found(found, elapsed_s, forced_loss(system, short), len(short), cut)
+
+
+def _score(
+    task: Task, system: System, done: _Found, folder: Path, *, with_report: bool
+) -> tuple[Evaluation, SplitReport | None]:
+    sources, language = task.ids.src, system.model.config.data.tgt_lang
+    hypotheses = translated_lines(system, done.hypotheses)
     measured = corpus_scores(hypotheses, task.references, lowercase=system.lowercase)
     evaluation = Evaluation(
         split=task.name,
         scores=measured.scores,
-        loss=loss,
-        loss_sentences=len(short),
+        loss=done.loss,
+        loss_sentences=done.loss_sentences,
         length_ratio=measured.length_ratio,
         unknown_rate=float((sources.ids == UNK).mean()) if len(sources.ids) else 0.0,
         sentences=len(hypotheses),
-        cut_sources=cut,
-        elapsed_s=elapsed_s,
+        cut_sources=done.cut_sources,
+        elapsed_s=done.elapsed_s,
         beam=system.decode.beam,
         length_penalty=system.decode.length_penalty,
         models=system.files,
@@ -431,7 +481,7 @@ def _evaluate(
         references=folder / f"{task.name}.ref.{language}",
     )
     _save(evaluation, hypotheses, task.references, folder / f"{task.name}.json")
-    page = _page(task, system, evaluation, measured, found, hypotheses) if with_report else None
+    page = _page(task, system, evaluation, measured, done.hypotheses, hypotheses) if with_report else None
     return evaluation, page
 
 
@@ -443,7 +493,8 @@ def forced_loss(system: System, split: Split) -> float | None:
     if not len(split):
         return None
     longest = np.maximum(split.src.lengths, split.tgt.lengths) + 1
-    order = np.argsort(longest, kind="stable")
+    order = np.array(system.ranks.share(len(split)), dtype=np.int64)
+    order = order[np.argsort(longest[order], kind="stable")]
     total, tokens = 0.0, 0
     for rows in cut_batches(order, longest, system.decode.batch_tokens):
         batch = make_batch(split, rows).to(system.device)
@@ -452,7 +503,8 @@ def forced_loss(system: System, split: Split) -> float | None:
             mean = each.logsumexp(0) - math.log(len(each))
         total -= float(mean.sum())
         tokens += batch.num_tokens
-    return total / tokens
+    sums = system.ranks.gather([total, tokens])
+    return math.fsum(part[0] for part in sums) / sum(int(part[1]) for part in sums)
 
 
 def _log_likelihood(network: Transformer, batch: Batch) -> Tensor:

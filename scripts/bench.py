@@ -16,7 +16,7 @@ from nmt.config import Config, load_config
 from nmt.data.batching import make_batch, plan_batches, token_share
 from nmt.data.dataset import PreparedData
 from nmt.data.vocabulary import PAD
-from nmt.decoding.greedy import translate_ids
+from nmt.decoding.search import translate_ids
 from nmt.model.transformer import Transformer
 from nmt.prepare import open_or_prepare
 from nmt.runtime import device_line, seed_everything, select_device, select_precision
@@ -52,7 +52,7 @@ def decoding_speed(config: Config, data: PreparedData, device: torch.device) -> 
     network = Transformer(config.model, len(data.src_vocabulary), len(data.tgt_vocabulary)).to(device)
     sentences = [split.src[row].tolist() for row in range(len(split))]
     begun = time.perf_counter()
-    translate_ids(network, sentences, config.decode, device=device)
+    translate_ids(network, sentences, config.decode.model_copy(update={"beam": 1}), device=device)
     return len(sentences) / (time.perf_counter() - begun)
 
 

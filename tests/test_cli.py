@@ -129,6 +129,10 @@ def test_version_says_what_a_bug_report_needs(nmt_here: Callable[..., Answer]) -
         ["translate", "--precision", "int4", "Ein Hund."],
         ["translate", "-5 Grad"],
         ["translate", "--attention", "picture.pdf", "Ein Hund."],
+        ["translate", "--beam", "5", "--nbest", "2", "Ein Hund."],
+        ["translate", "--beam", "5", "--sample", "1", "Ein Hund."],
+        ["translate", "--seed", "5", "Ein Hund."],
+        ["translate", "--beam", "0", "Ein Hund."],
         ["inspect", "--positions", "picture"],
         ["inspect", "base.yaml", "word.yaml"],
     ],
@@ -349,7 +353,6 @@ def test_arguments_are_utf8_whatever_the_locale_and_may_begin_with_a_dash(
     assert answer.returncode == 0
     assert answer.stderr == b""
     found = [json.loads(line) for line in answer.stdout.decode("utf-8").splitlines()]
-    assert [sorted(one) for one in found] == [["score", "source", "translation"]] * 2
     assert [one["source"] for one in found] == texts
     assert all(one["score"] < 0 for one in found)
     assert (
@@ -430,6 +433,86 @@ def test_a_failure_leaves_the_older_file_as_it_was(
     assert nmt_here("translate", "Ein Hund läuft.", "-o", target)[0] == 2
     assert target.read_text() == "older"
     assert [path.name for path in tmp_path.iterdir()] == ["out.en"]
+
+
+def test_json_tells_how_a_translation_was_found_and_the_n_best(
+    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    command = "translate", "--model", tiny_model_path, "--json", "--beam", "4", "--length-penalty", "0.5"
+    code, out, _ = nmt_here(*command, "--nbest", "3", "--prefix", "A", "Ein Hund läuft.", "")
+    assert code == 0
+    found, blank = map(json.loads, out.splitlines())
+    assert list(found)[:3] == ["source", "translation", "score"]
+    assert set(found) - set(blank) == set()
+    assert (found["source"], blank["source"]) == ("Ein Hund läuft.", "")
+    assert [blank["translation"], blank["score"], blank["alignment"]] == ["", 0.0, []]
+    assert len(found["nbest"]) == 3
+    assert found["nbest"][0].items() <= found.items()
+    scores = [each["score"] for each in found["nbest"]]
+    assert scores == sorted(scores, reverse=True)
+    for each in found["nbest"]:
+        assert each["translation"].startswith("A")
+        assert each["log_prob"] == pytest.approx(sum(each["token_log_probs"]))
+        assert each["score"] == pytest.approx(each["log_prob"] / len(each["token_log_probs"]) ** 0.5)
+        assert len(each["tokens"]) == len(each["alignment"])
+        assert all(0 <= place < len(found["source_tokens"]) for place in each["alignment"])
+    plain = nmt_here(*command, "--prefix", "A", "Ein Hund läuft.")[1]
+    assert "nbest" not in json.loads(plain)
+    assert json.loads(plain)["translation"] == found["translation"]
+
+
+def test_the_options_of_the_search_reach_it_and_what_cannot_be_is_one_error(
+    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    command = "translate", "-q", "--model", tiny_model_path
+    sentence = "Eine Frau und ein Mann sitzen auf einer Bank."
+    drawn = [nmt_here(*command, "--sample", "3", "--seed", seed, sentence)[1] for seed in ("1", "1", "2")]
+    assert drawn[0] == drawn[1] == nmt_here(*command, "--sample", "3", sentence)[1] != drawn[2]
+    both = nmt_here(*command, "--model", tiny_model_path, "--batch-tokens", "1", sentence)
+    assert both == nmt_here(*command, sentence)
+    for wrong, said in (
+        (
+            ("--beam", "2", "--nbest", "3", "--json"),
+            "3 translations of a sentence cannot come from a beam of 2",
+        ),
+        (("--copy-unknown",), "unknown words are copied by word models"),
+        (("--sample", "0"), "a sampling temperature of 0"),
+    ):
+        code, out, err = nmt_here(*command, *wrong, sentence)
+        assert (code, out) == (2, "")
+        assert said in err
+        assert err.startswith("error: ")
+
+
+def test_a_file_is_not_held_in_memory_and_its_progress_goes_to_the_log(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    import nmt.data.corpus
+    import nmt.progress
+    import nmt.translate
+
+    monkeypatch.setattr(nmt.progress, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(nmt.translate, "CHUNK_LINES", 2)
+    monkeypatch.setattr(nmt.data.corpus, "read_lines", None)
+    source = tmp_path / "in.de"
+    source.write_text("Ein Hund.\n\nEine Frau.\n", "utf-8")
+    code, out, err = nmt_here("translate", "--model", tiny_model_path, "-i", source)
+    assert (code, out.count("\n")) == (0, 3)
+    assert err.splitlines()[1:] == [f"translating: {count} of 3 sentences" for count in (1, 2, 3)]
+    assert "translating" not in nmt_here("translate", "-q", "--model", tiny_model_path, "-i", source)[2]
+    source.write_text("")
+    assert nmt_here("translate", "--model", "nowhere", "-i", source) == (0, "", "")
+
+
+def test_a_terminal_that_shows_the_lines_shows_no_bar(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    source = tmp_path / "in.de"
+    source.write_text("Ein Hund.\n", "utf-8")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "translating" in nmt_here("translate", "--model", tiny_model_path, "-i", source)[2]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "translating" not in nmt_here("translate", "--model", tiny_model_path, "-i", source)[2]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import torch
 
 from nmt.config import Config
 from nmt.data.dataset import Ragged
-from nmt.evaluate import score_ids
+from nmt.evaluate import evaluate_splits, score_ids
 from nmt.modelfile import load_model
 from nmt.training.tracking import read_events
 from tests.training.test_trainer import make_trainer, reversal_split, send_in_step, weights
@@ -211,7 +211,7 @@ VALIDATE = """
 import json, sys
 from pathlib import Path
 import nmt.evaluate
-from nmt.evaluate import score_ids
+from nmt.evaluate import evaluate_splits, score_ids
 from nmt.modelfile import load_model
 from nmt.runtime import joined_ranks
 from tests.test_distributed import many_lines
@@ -259,6 +259,36 @@ def test_a_validation_of_1015_lines_on_three_ranks_scores_each_once(
         assert each["texts"] == texts
         assert each["bleu"] == score.value
         assert each["loss"] == pytest.approx(trainer._validation_loss(), rel=1e-6)
+
+
+EVALUATE = """
+import json, sys
+from pathlib import Path
+from nmt.data.dataset import open_prepared
+from nmt.evaluate import evaluate_splits
+
+model, folder, out = map(Path, sys.argv[1:])
+found = evaluate_splits(model, prepared=open_prepared(folder), splits=["all"], device="cpu", out=out)
+print(json.dumps([each.to_dict() for each in found], default=str))
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_evaluate_as_one_does_and_the_first_one_tells(
+    tiny_model_path: Path, tiny_prepared: PreparedData, tmp_path: Path
+) -> None:
+    alone = evaluate_splits(
+        tiny_model_path, prepared=tiny_prepared, splits=["all"], device="cpu", out=tmp_path / "one"
+    )
+    ended = run_ranks(2, EVALUATE, tiny_model_path, tiny_prepared.folder, tmp_path / "two")
+    assert [each.code for each in ended] == [0, 0], "\n".join(each.err for each in ended)
+    assert json.loads(ended[1].out) == []
+    told = json.loads(ended[0].out)
+    assert [each["split"] for each in told] == [each.split for each in alone]
+    for mine, expected in zip(told, alone, strict=True):
+        assert mine["score"]["value"] == expected.score.value
+        assert mine["loss"] == pytest.approx(expected.loss, rel=1e-6)
+        assert Path(mine["hypotheses"]).read_bytes() == expected.hypotheses.read_bytes()
 
 
 # ---------------------------------------------------------------- a rank that fails or dies

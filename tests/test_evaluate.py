@@ -164,7 +164,9 @@ def test_a_validation_while_training_gives_the_number_that_evaluate_gives(
         assert tiny_model.network.training, "training goes on with dropout"
     finally:
         tiny_model.network.eval()
-    later = evaluate(tiny_model_path, prepared=tiny_prepared, split="val", device="cpu", out=tmp_path)
+    (later,) = evaluate_splits(
+        tiny_model_path, prepared=tiny_prepared, splits=["val"], device="cpu", beam=1, out=tmp_path
+    )
     assert (score.value, score.signature) == (later.score.value, later.score.signature)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 import itertools
@@ -11,6 +12,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,14 +23,16 @@ import torch
 
 import nmt
 from nmt import translate as stage
-from nmt.config import DecodeConfig
+from nmt.config import DecodeConfig, VocabularyConfig
 from nmt.data.batching import pad_source
 from nmt.data.corpus import Pair, iter_lines
 from nmt.data.dataset import PreparedData
-from nmt.data.text import normalise
-from nmt.data.vocabulary import BOS, SPECIALS
-from nmt.decoding.state import DecoderState
-from nmt.errors import DataError, ModelFileError
+from nmt.data.text import Tokenizer, detokenize, normalise
+from nmt.data.vocabulary import BOS, EOS, SPECIALS, UNK, build_word_vocabulary
+from nmt.decoding.search import SearchOptions, search
+from nmt.decoding.state import DecoderState, Hypothesis
+from nmt.errors import ConfigError, DataError, ModelFileError
+from nmt.model.transformer import Transformer
 from nmt.modelfile import Model
 from nmt.translate import CHUNK_LINES, Alignment, ArrivingLines, Translation, Translator
 
@@ -191,6 +195,292 @@ def test_decoding_in_bf16_leaves_the_weights_as_they_are(tiny_model: Model) -> N
     assert translation.text
     assert translation.score < 0
     assert {parameter.dtype for parameter in tiny_model.network.parameters()} == {torch.float32}
+
+
+# ---------------------------------------------------------------- searching otherwise
+
+
+def found_directly(model: Model, lines: Sequence[str], *networks: Any, **settings: Any) -> list[Any]:
+    """What the search itself says of the lines: the reference for all that a translator does around it."""
+    ids = Translator(model).encode(lines)
+    decode = model.config.decode.model_copy(
+        update={key: settings.pop(key) for key in ("beam", "length_penalty", "min_length") if key in settings}
+    )
+    options = SearchOptions(decode=decode, **settings)
+    return search(networks or (model.network,), ids, options, device="cpu")
+
+
+def all_of(translation: Translation) -> list[Translation]:
+    return [translation, *translation.alternatives]
+
+
+def test_the_settings_reach_the_search_and_what_it_finds_comes_best_first(
+    translator: Translator, lines: list[str]
+) -> None:
+    settings: dict[str, Any] = {"beam": 4, "nbest": 3, "length_penalty": 0.6, "min_length": 4}
+    expected = found_directly(translator.model, lines, **settings)
+    pieces = translator.model.tgt_vocabulary.pieces
+    for translation, hypotheses in zip(translator.translate(lines, **settings), expected, strict=True):
+        found = all_of(translation)
+        assert [each.tokens for each in found] == [tuple(pieces[i] for i in each.ids) for each in hypotheses]
+        for each, hypothesis in zip(found, hypotheses, strict=True):
+            assert (each.score, each.log_prob) == (hypothesis.score, hypothesis.log_prob)
+            assert each.token_log_probs == hypothesis.token_log_probs
+            assert each.source == translation.source
+            assert len(each.tokens) >= 4
+        assert len({each.tokens for each in found}) == len(found) == 3
+    greedy = translator.translate(lines, beam=1)
+    assert [each.text for each in greedy] != [each.text for each in translator.translate(lines, **settings)]
+    assert not any(each.alternatives for each in greedy)
+
+
+def test_what_is_not_given_is_as_the_models_own_config_has_it(tiny_model: Model, lines: list[str]) -> None:
+    decode = tiny_model.config.decode.model_copy(update={"beam": 3, "length_penalty": 0.0})
+    own = Translator(dataclasses.replace(tiny_model, config=tiny_model.config.replace(decode=decode)))
+    plain = Translator(tiny_model)
+    assert own.translate(lines) == plain.translate(lines, beam=3, length_penalty=0.0)
+    assert own.translate(lines, beam=1) == plain.translate(lines, beam=1, length_penalty=0.0)
+    assert own.translate(lines, beam=None) == own.translate(lines)
+    longest = own.translate(lines, max_length_ratio=0.001, max_length_extra=2)
+    assert max(len(each.tokens) for each in longest) == 2
+
+
+def test_twelve_lines_get_the_same_n_best_alone_and_together(
+    translator: Translator, lines: list[str]
+) -> None:
+    together = translator.translate(lines, beam=4, nbest=4)
+    alone = [translator.translate([line], beam=4, nbest=4)[0] for line in lines]
+    narrow = translator.translate(lines, beam=4, nbest=4, batch_tokens=1)
+    for first, second, third in zip(together, alone, narrow, strict=True):
+        texts, scores = ([getattr(each, name) for each in all_of(first)] for name in ("text", "score"))
+        for other in (second, third):
+            assert [each.text for each in all_of(other)] == texts
+            assert [each.score for each in all_of(other)] == pytest.approx(scores, abs=1e-4)
+
+
+def test_every_score_is_that_of_teacher_forcing_in_float64(translator: Translator, lines: list[str]) -> None:
+    network = copy.deepcopy(translator.model.network).double()
+    pieces = translator.model.tgt_vocabulary.pieces
+    for translation in translator.translate(lines, beam=3, nbest=2, length_penalty=0.7):
+        src, src_keep = pad_source([translator.encode([translation.source])[0][:100]])
+        for each in all_of(translation):
+            ids = [pieces.index(token) for token in each.tokens]
+            ids += [EOS] * (len(each.token_log_probs) - len(ids))
+            with torch.inference_mode():
+                log_probs = network(src, src_keep, torch.tensor([[BOS, *ids[:-1]]])).log_softmax(-1)[0]
+            forced = [float(row[i]) for row, i in zip(log_probs, ids, strict=True)]
+            assert each.token_log_probs == pytest.approx(forced, abs=1e-4)
+            assert each.log_prob == pytest.approx(sum(forced), abs=1e-4)
+            assert each.score == pytest.approx(sum(forced) / len(ids) ** 0.7, abs=1e-4)
+
+
+def test_settings_that_cannot_be_are_refused(translator: Translator) -> None:
+    with pytest.raises(ConfigError, match="3 translations of a sentence cannot come from a beam of 2"):
+        translator.translate(["Ein Hund."], beam=2, nbest=3)
+    with pytest.raises(ConfigError, match="beam"):
+        translator.translate(["Ein Hund."], beam=0)
+    with pytest.raises(ConfigError, match="spells words in pieces"):
+        translator.translate(["Ein Hund."], copy_unknown=True)
+    for name in ("bema", "vocabulary"):
+        with pytest.raises(TypeError, match=name):
+            translator.translate(["Ein Hund."], **{name: 5})  # type: ignore[arg-type]
+
+
+def test_drawn_translations_depend_on_the_seed_and_their_text_alone(
+    translator: Translator, lines: list[str]
+) -> None:
+    together = translator.translate(lines, sample=1.0, seed=7, nbest=3)
+    assert [len(each.alternatives) for each in together] == [2] * len(lines)
+    for translation in together[:4]:
+        (alone,) = translator.translate([translation.source], sample=1.0, seed=7, nbest=3)
+        assert [each.text for each in all_of(alone)] == [each.text for each in all_of(translation)]
+    others = translator.translate(lines, sample=1.0, seed=8)
+    assert [each.text for each in others] != [each.text for each in together]
+
+
+def test_a_stream_takes_the_same_settings(translator: Translator, lines: list[str]) -> None:
+    settings: dict[str, Any] = {"beam": 3, "nbest": 2, "align": True}
+    assert list(translator.stream(iter(lines), **settings)) == translator.translate(lines, **settings)
+    begun = list(translator.stream(iter(lines), prefix="A dog", beam=2))
+    assert begun == translator.translate(lines, prefixes=["A dog"] * len(lines), beam=2)
+
+
+# ---------------------------------------------------------------- prefixes
+
+
+def test_a_translation_begins_with_its_prefix(translator: Translator) -> None:
+    lines = ["Ein Hund läuft.", "Eine Frau lacht.", " ", "Ein Mann steht."]
+    prefixes = ["Two women", "", "Two women", "the  日本 man"]
+    for settings in ({}, {"beam": 3}, {"sample": 1.0}):
+        found = translator.translate(lines, prefixes=prefixes, **settings)  # type: ignore[arg-type]
+        assert found[0].text.startswith("Two women")
+        assert found[2].text == "", "blank stays blank"
+        assert found[3].text.startswith("the 日本 man"), "a word that the model does not know is kept as well"
+        free = translator.translate(lines, **settings)  # type: ignore[arg-type]
+        assert found[1].text == free[1].text
+        assert found[0].text != free[0].text
+
+
+def test_a_prefix_is_scored_as_if_it_had_been_found(translator: Translator) -> None:
+    free = translator.translate(["Ein Hund läuft."])[0]
+    (begun,) = translator.translate([free.source], prefixes=[" ".join(free.text.split()[:2])])
+    assert (begun.text, begun.tokens) == (free.text, free.tokens)
+    assert begun.token_log_probs == pytest.approx(free.token_log_probs, abs=1e-5)
+
+
+def test_prefixes_are_texts_one_for_each_line(translator: Translator) -> None:
+    with pytest.raises(ValueError, match="2 texts, but 1 prefixes"):
+        translator.translate(["Ein Hund.", "Eine Frau."], prefixes=["A"])
+    with pytest.raises(TypeError, match="list of prefixes"):
+        translator.translate(["E", "F"], prefixes="AB")
+
+
+# ---------------------------------------------------------------- alignment, and words that are not known
+
+
+def test_an_alignment_is_the_source_token_of_the_greatest_attention(
+    translator: Translator, lines: list[str]
+) -> None:
+    for translation in translator.translate([*lines, " "], beam=3, nbest=2, align=True):
+        for each in all_of(translation):
+            assert each.alignment is not None
+            assert len(each.alignment) == len(each.tokens)
+    for line, found in zip(lines, translator.translate(lines, align=True), strict=True):
+        attention = translator.attention(line)
+        weights = attention.weights[-1].mean(0)[: len(found.tokens), :-1]  # (T,S) without <eos>
+        assert found.alignment == tuple(weights.argmax(-1).tolist())
+        read = zip(found.source_tokens, attention.source_tokens[:-1], strict=True)
+        assert all(token in (spelling, "<unk>") for spelling, token in read)
+    assert translator.translate(lines)[0].alignment is None
+
+
+def test_source_tokens_spell_the_line_whatever_the_model_knows(
+    translator: Translator, word_translator: Translator
+) -> None:
+    for line in ("Ein Hund läuft.", "日本 Hund日a語🙂 x", "<unk> <eos> ▁ \\ _", "Ünïcödé-Straße"):
+        for each in (translator, word_translator):
+            (found,) = each.translate([line])
+            assert detokenize(found.source_tokens) == normalise(line)
+            assert len(found.source_tokens) == len(each.encode([line])[0])
+
+
+@pytest.fixture(scope="module")
+def word_translator(tiny_model: Model, caption_pairs: dict[str, list[Pair]]) -> Translator:
+    """Of 30 words a side; its network, which has learned nothing, says `<unk>` rather often."""
+    pairs, vocabularies = caption_pairs["train"][:100], []
+    for language, side in (("de", "source"), ("en", "target")):
+        tokenize = Tokenizer(language)
+        counts = Counter(token for pair in pairs for token in tokenize(getattr(pair, side)))
+        vocabularies.append(build_word_vocabulary(counts, min_freq=1, max_size=30))
+    config = tiny_model.config.replace(
+        vocabulary=VocabularyConfig(kind="word", joint=False),
+        model=tiny_model.config.model.model_copy(update={"share_embeddings": "none"}),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        network = Transformer(config.model, *map(len, vocabularies)).eval()
+    with torch.no_grad():
+        network.projection.weight[UNK] = network.projection.weight[10:14].sum(0)
+    return Translator(Model(None, config, network, *vocabularies, {}))
+
+
+def test_unknown_words_are_copied_from_where_the_model_looked_only_when_asked(
+    word_translator: Translator, lines: list[str]
+) -> None:
+    translator, copied = word_translator, 0
+    expected = found_directly(translator.model, lines, beam=3, allow_unk=True)
+    for translation, (hypothesis, *_) in zip(
+        translator.translate(lines, beam=3, copy_unknown=True), expected, strict=True
+    ):
+        src, src_keep = pad_source(translator.encode([translation.source]))
+        with torch.inference_mode():
+            attention = translator.model.network.attention(
+                src, src_keep, torch.tensor([[BOS, *hypothesis.ids]])
+            )
+        places = attention.decoder_cross[-1][0].mean(0)[:, :-1].argmax(-1).tolist()
+        source_tokens = Tokenizer("de")(translation.source)
+        assert translation.tokens == tuple(
+            source_tokens[place] if token == UNK else translator.model.tgt_vocabulary.pieces[token]
+            for token, place in zip(hypothesis.ids, places, strict=False)
+        )
+        assert translation.text == detokenize(translation.tokens)
+        assert translation.score == hypothesis.score
+        assert translation.alignment is None
+        copied += hypothesis.ids.count(UNK)
+    assert copied > 10, "nothing to copy"
+    plain = translator.translate(lines, beam=3)
+    assert [each.score for each in plain] == [
+        hypotheses[0].score for hypotheses in found_directly(translator.model, lines, beam=3)
+    ]
+    assert not any("<unk>" in token for each in plain for token in each.tokens)
+
+
+def test_a_copied_word_stands_as_it_was_written_and_never_comes_from_the_end(
+    word_translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = word_translator.model.tgt_vocabulary.pieces[4]
+    hypothesis = Hypothesis((UNK, 4, UNK, UNK), -1.0, -1.0, True)
+    looks = torch.tensor(  # (T,S): Zwei Müller <laufen> . <eos>
+        [
+            [0.1, 0.5, 0.2, 0.1, 0.1],
+            [1, 0, 0, 0, 0],
+            [0, 0, 0.2, 0, 0.8],
+            [0, 0, 0, 0.6, 0.4],
+            [1, 0, 0, 0, 0],
+        ]
+    )
+    monkeypatch.setattr(stage, "search", lambda *_, **__: [(hypothesis,)])
+    monkeypatch.setattr(stage, "_looks", lambda *_: looks[None])
+    (found,) = word_translator.translate(["Zwei Müller laufen."], copy_unknown=True, align=True)
+    assert found.source_tokens == ("▁Zwei", "▁Müller", "▁laufen", ".")
+    assert found.tokens == ("▁Müller", known, "▁laufen", ".")
+    assert found.text == detokenize(("▁Müller", known)) + " laufen."
+    assert found.alignment == (1, 0, 2, 3)
+
+
+# ---------------------------------------------------------------- ensembles
+
+
+def test_an_ensemble_of_one_model_twice_is_that_model(
+    translator: Translator, tiny_model: Model, tiny_model_path: Path, lines: list[str]
+) -> None:
+    expected = translator.translate(lines, beam=3, nbest=2, align=True)
+    loaded = Translator.load([tiny_model_path, tiny_model_path.parent], device="cpu")
+    for twice in (Translator(tiny_model, tiny_model), loaded):
+        found = twice.translate(lines, beam=3, nbest=2, align=True)
+        for one, both in zip(expected, found, strict=True):
+            assert [each.text for each in all_of(both)] == [each.text for each in all_of(one)]
+            assert both.score == pytest.approx(one.score, abs=1e-4)
+            assert both.alignment == one.alignment
+
+
+def test_an_ensemble_searches_with_all_its_networks(tiny_model: Model, lines: list[str]) -> None:
+    torch.manual_seed(5)
+    other = copy.deepcopy(tiny_model.network)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += 0.1 * torch.randn_like(weight)
+    ensemble = Translator(tiny_model, dataclasses.replace(tiny_model, network=other))
+    expected = found_directly(tiny_model, lines, tiny_model.network, other, beam=3)
+    assert [each.score for each in ensemble.translate(lines, beam=3)] == [each[0].score for each in expected]
+    first = Translator(tiny_model).translate(lines, beam=3)
+    assert [each.score for each in ensemble.translate(lines, beam=3)] != [each.score for each in first]
+    for found in ensemble.translate(lines[:4], align=True):
+        src, src_keep = pad_source([ensemble.encode([found.source])[0][:100]])
+        tgt_in = torch.tensor([[BOS, *map(tiny_model.tgt_vocabulary.pieces.index, found.tokens)]])
+        with torch.inference_mode():
+            both = [
+                network.attention(src, src_keep, tgt_in).decoder_cross[-1][0].mean(0)
+                for network in (tiny_model.network, other)
+            ]
+        assert found.alignment == tuple((both[0] + both[1])[:-1, :-1].argmax(-1).tolist())
+    with pytest.raises(ConfigError, match="no one attention"):
+        ensemble.attention("Ein Hund.")
+
+
+def test_models_of_other_vocabularies_are_no_ensemble(tiny_model: Model, word_translator: Translator) -> None:
+    with pytest.raises(ModelFileError, match="make no ensemble: they differ in source vocabulary"):
+        Translator(tiny_model, word_translator.model)
 
 
 # ---------------------------------------------------------------- attention

@@ -6,7 +6,6 @@ Letters: B sentences, N of them still being decoded, S source length, T longest 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,11 +73,3 @@ def _collect(tokens: Tensor, gains: Tensor, max_lengths: Tensor, length_penalty:
         length = ids.index(EOS) + 1 if EOS in ids[: limit + 1] else limit
         hypotheses.append(Hypothesis.of(ids[:length], row_gains[:length], length_penalty))
     return hypotheses
-
-
-def __getattr__(name: str) -> Any:  # until its importers take it from `search`
-    if name == "translate_ids":
-        from nmt.decoding.search import translate_ids
-
-        return translate_ids
-    raise AttributeError(name)

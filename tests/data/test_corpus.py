@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -14,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nmt
-from nmt.data.corpus import Pair, SplitFiles, find_split, find_splits, iter_lines, read_lines, read_parallel
+from nmt.data.corpus import (
+    Pair,
+    SplitFiles,
+    find_split,
+    find_splits,
+    iter_file,
+    iter_lines,
+    read_lines,
+    read_parallel,
+)
 from nmt.errors import DataError, MachineError
 
 ROOT = Path(nmt.__file__).parents[1]
@@ -143,6 +153,16 @@ def test_text_is_utf8_whatever_the_locale(tmp_path: Path, locale: dict[str, str]
 
 
 # ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_file_is_read_line_by_line_as_its_lines_are_asked_for(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    lines = iter_file(write(tmp_path / "a", pack(b"Eins.\nZwei.\n\xff\n")))
+    assert [next(lines), next(lines)] == ["Eins.", "Zwei."]
+    with pytest.raises(DataError, match="line 3"):
+        next(lines)
 
 
 def test_gzip_is_known_by_name_or_by_content(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from nmt.model.transformer import Transformer
 SRC_WORDS, TGT_WORDS = 31, 13
 
 
-def build(*, seed: int = 4, words: int = TGT_WORDS, **settings: Any) -> Transformer:
+def build(*, seed: int = 1, words: int = TGT_WORDS, **settings: Any) -> Transformer:
     """A small network in eval mode that says <eos> now and then, and would love to say the other specials."""
     shape = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 24, "heads": 4, "feed_forward": 40}
     config = ModelConfig(**{**shape, "dropout": 0.0, "share_embeddings": "none", **settings})
