@@ -105,7 +105,10 @@ def _machine_fault(error: BaseException) -> tuple[str, str] | None:
         reason = MACHINE_FAULTS.get(error.errno or 0)
         where = f"{error.filename}: " if error.filename else ""
         return (f"{where}{error.strerror}", reason) if reason else None
-    return ("out of memory", SMALLER_BATCHES) if is_out_of_memory(error) else None
+    if is_out_of_memory(error):
+        first_line = str(error).partition("\n")[0]
+        return first_line if "out of memory" in first_line else "out of memory", SMALLER_BATCHES
+    return None
 
 
 class _Commands(TyperGroup):

@@ -72,7 +72,7 @@ def run_script(script: Sequence[list[int]], limits: Sequence[int]) -> tuple[list
 def test_cached_decoding_equals_feeding_everything_again(norm: str) -> None:
     network = build(norm=norm)
     texts = sentences(20)
-    decode = DecodeConfig(max_length_ratio=1.5, max_length_extra=3)
+    decode = DecodeConfig(beam=1, max_length_ratio=1.5, max_length_extra=3)
     expected = [
         search_plainly([network], ids, int(1.5 * len(ids)) + 3, beam=1, alpha=1.0, until_full=True)[0]
         for ids in texts
@@ -85,7 +85,7 @@ def test_cached_decoding_equals_feeding_everything_again(norm: str) -> None:
 def test_the_log_probabilities_are_those_that_teacher_forcing_gives_and_the_score_is_made_of_them() -> None:
     network = build()
     texts = sentences(20)
-    decode = DecodeConfig(length_penalty=0.6)
+    decode = DecodeConfig(beam=1, length_penalty=0.6)
     for ids, found in zip(texts, translate_ids(network, texts, decode, device="cpu"), strict=True):
         assert found.token_log_probs == pytest.approx(terms([network], ids, found), abs=1e-4)
         assert found.log_prob == pytest.approx(sum(found.token_log_probs))
@@ -98,21 +98,21 @@ def test_forbidden_tokens_never_come_even_where_they_are_the_most_probable() -> 
     for ids in texts:
         src, src_keep = source(ids)
         assert network(src, src_keep, torch.tensor([[BOS]]))[0, -1].argmax() < EOS
-    for found in translate_ids(network, texts, DecodeConfig(), device="cpu"):
+    for found in translate_ids(network, texts, DecodeConfig(beam=1), device="cpu"):
         assert not {UNK, PAD, BOS, EOS} & set(found.ids)
 
 
 def test_the_result_does_not_depend_on_the_batch() -> None:
     network = build()
     texts = sentences(12, longest=40)
-    together = translate_ids(network, texts, DecodeConfig(), device="cpu")
-    alone = translate_ids(network, texts, DecodeConfig(batch_tokens=1), device="cpu")
-    singly = [translate_ids(network, [ids], DecodeConfig(), device="cpu")[0] for ids in texts]
-    backwards = translate_ids(network, texts[::-1], DecodeConfig(), device="cpu")[::-1]
+    together = translate_ids(network, texts, DecodeConfig(beam=1), device="cpu")
+    alone = translate_ids(network, texts, DecodeConfig(beam=1, batch_tokens=1), device="cpu")
+    singly = [translate_ids(network, [ids], DecodeConfig(beam=1), device="cpu")[0] for ids in texts]
+    backwards = translate_ids(network, texts[::-1], DecodeConfig(beam=1), device="cpu")[::-1]
     assert len({hypothesis.ids for hypothesis in together}) > 6, "the test needs different answers"
     for other in (alone, singly, backwards):
         assert_same(together, other)
-    assert translate_ids(network, texts, DecodeConfig(), device="cpu") == together
+    assert translate_ids(network, texts, DecodeConfig(beam=1), device="cpu") == together
 
 
 def test_each_row_ends_at_its_own_eos_and_keeps_its_place() -> None:
@@ -156,7 +156,7 @@ def test_translations_may_be_longer_than_the_table_of_positions() -> None:
     network = build()
     with torch.no_grad():
         network.projection.bias[EOS] = -99.0
-    decode = DecodeConfig(max_length_ratio=1.0, max_length_extra=300)
+    decode = DecodeConfig(beam=1, max_length_ratio=1.0, max_length_extra=300)
     (found,) = translate_ids(network, [[5, 6, 7]], decode, device="cpu")
     assert len(found.ids) == 303
     assert found.log_prob == pytest.approx(sum(terms([network], [5, 6, 7], found)), rel=1e-5)
@@ -164,7 +164,7 @@ def test_translations_may_be_longer_than_the_table_of_positions() -> None:
 
 def test_network_weights_in_bf16_still_give_scores_in_float32() -> None:
     network = build().to(torch.bfloat16)
-    found = translate_ids(network, sentences(5), DecodeConfig(), device="cpu")
+    found = translate_ids(network, sentences(5), DecodeConfig(beam=1), device="cpu")
     assert all(hypothesis.log_prob < 0.0 for hypothesis in found)
     _, after = step_once(network, sentences(5))
     assert after.past is not None
