@@ -367,7 +367,9 @@ def train(
 
     result = run_stage(loaded, run_dir=run_dir, resume=resume, overwrite=overwrite)
     if result.stopped_by is not None:
-        log.info("stopped and saved after step %d; to go on: %s", result.steps, _resume_command())
+        if result.is_first:
+            again = _resume_command() if result.processes == 1 else "the same torchrun command with --resume"
+            log.info("stopped and saved after step %d; to go on: %s", result.steps, again)
         raise typer.Exit(exit_code(result.stopped_by))
     if not result.is_first:
         return

@@ -137,7 +137,7 @@ class Evaluation:
         perplexity = "none" if self.perplexity is None else f"{self.perplexity:,.2f}"
         left_out = self.sentences - self.loss_sentences
         if left_out:
-            perplexity += f" (without {left_out:,} overlong pairs)"
+            perplexity += f" (without {left_out:,} overlong pair{'s' if left_out > 1 else ''})"
         return [
             ("loss", loss),
             ("perplexity", perplexity),

@@ -185,7 +185,9 @@ def _flush_folder(folder: Path) -> None:
 
 def _machine_error(error: OSError, path: Path, size: int | None = None) -> MachineError:
     hint = "choose a folder that can be written to"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno == errno.EFBIG:
+        hint = "raise the limit on the size of files (ulimit -f), or choose a folder on another disk"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         amount = f"{size / 1e6:,.1f} MB" if size is not None else "space"
         hint = f"free {amount} under {path.parent}, or choose a folder on another disk"
     return MachineError(f"{path} could not be written: {error.strerror or error}", hint=hint)

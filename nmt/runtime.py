@@ -258,7 +258,7 @@ def _device_of_rank(name: str, ranks: Ranks) -> torch.device:
         name = "cpu" if name == "mps" else name
     if name not in ("cpu", "cuda"):
         raise DeviceError(
-            f"device {name!r} is one device, but {ranks.local_world} processes train on this machine",
+            f"device {name!r} is one device, but {ranks.local_world} processes were started on this machine",
             hint="choose auto, cpu or cuda",
         )
     if name == "cpu":

@@ -42,9 +42,6 @@ log = logging.getLogger("nmt")
 SAMPLES = 5
 """So many of the validation translations are kept in metrics.jsonl, to be looked at."""
 
-DECIDE_THE_BATCHES = ("seed", "train.batch_tokens", "train.batch_sentences", "train.subword_dropout")
-"""The settings that the plan of an epoch's batches follows from, beside those of the data."""
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
@@ -61,6 +58,7 @@ class TrainingResult:
     """The signal that stopped it, or None."""
     is_first: bool = True
     """Whether this process speaks for the run: of several that train together only one does."""
+    processes: int = 1
 
 
 def train(
@@ -89,20 +87,32 @@ def train(
             check()  # again: preparing may have taken a while
             changed = _changed_settings(config, run) if resume and run.config.exists() else {}
             _refuse_other_model(changed, run)
-            if overwrite:
-                _clear(run)
             return changed
 
         changed = ranks.first(begin)
         trainer = _make_trainer(config, data, run, device, precision, ranks)
         if resume:
             _resume(trainer, run, changed)
-        ranks.first(lambda: _describe(config, run, device, ranks, trainer.state.step))
+
+        def describe() -> None:
+            if overwrite:  # only now, when nothing more can hinder the new run
+                _clear(run)
+            _describe(config, run, device, ranks, trainer.state.step)
+
+        if not trainer.finished:
+            ranks.first(describe)
         stopped_by = trainer.fit()
     state = trainer.state
     model = run.best if run.best.exists() else run.last
     return TrainingResult(
-        run.path, model, config, state.best_bleu, state.step, stopped_by, is_first=ranks.is_first
+        run.path,
+        model,
+        config,
+        state.best_bleu,
+        state.step,
+        stopped_by,
+        is_first=ranks.is_first,
+        processes=ranks.world,
     )
 
 
@@ -188,7 +198,7 @@ def _check_run_folder(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
         raise RunError("--resume and --overwrite exclude each other")
     if run.path.exists() and not run.path.is_dir():
         raise RunError(f"{run.path} is no folder", hint="name another one: --run-dir DIR")
-    if not run.config.exists() and run.path.exists() and any(p.name[0] != "." for p in run.path.iterdir()):
+    if not run.config.exists() and run.path.exists() and any(map(_is_foreign, run.path.iterdir())):
         raise RunError(
             f"{run.path} holds something that is no run; it is left as it is",
             hint="name another folder: --run-dir DIR",
@@ -198,6 +208,11 @@ def _check_run_folder(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
             f"{run.path} holds a run already",
             hint="--resume goes on with it, --overwrite starts anew, --run-dir DIR goes elsewhere",
         )
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a thing in a folder without a run is none that nmt has left there."""
+    return path.name[0] != "." and path.name != "evaluation"
 
 
 def _clear(run: RunFolder) -> None:
@@ -246,7 +261,6 @@ def _resume(trainer: Trainer, run: RunFolder, changed: Mapping[str, str]) -> Non
         return
     if changed:
         log.info("going on with other settings: %s", ", ".join(changed.values()))
-    trainer.ranks.first(lambda: _refuse_other_plan(changed, trainer, run))
     if trainer.finished:
         log.info(
             "the run in %s is finished: %d steps; raise train.epochs or train.max_steps to go on",
@@ -255,17 +269,6 @@ def _resume(trainer: Trainer, run: RunFolder, changed: Mapping[str, str]) -> Non
         )
     else:
         log.info("going on from step %d of %d", trainer.state.step, trainer.total_steps)
-
-
-def _refuse_other_plan(changed: Mapping[str, str], trainer: Trainer, run: RunFolder) -> None:
-    """Within an epoch refuse what makes other batches: some pairs would come twice in it and others never."""
-    refused = [words for key, words in changed.items() if key in DECIDE_THE_BATCHES]
-    if refused and trainer.state.position:
-        raise ConfigError(
-            f"{run.path} stopped within an epoch, which has other batches with these settings: "
-            f"{', '.join(refused)}",
-            hint="set them as they were, or start anew with --overwrite or --run-dir",
-        )
 
 
 def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder, ranks: Ranks) -> Hooks:

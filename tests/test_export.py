@@ -132,7 +132,7 @@ def test_ctranslate2_takes_our_steps_in_greedy_search(variant: tuple[Model, Any]
     model, translator = variant
     sentences = random_sentences(1, 2, 2, 5, 6, 8, 10)
     for least in (0, 4):
-        decode = model.config.decode.model_copy(update={"min_length": least})
+        decode = model.config.decode.model_copy(update={"beam": 1, "min_length": least})
         ours = translate_ids(model.network, sentences, decode, device="cpu")
         found = said(model, translator, sentences, min_decoding_length=least, max_decoding_length=LIMIT)
         assert found == [hypothesis.ids for hypothesis in ours]

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ class RunState:
     skipped_in_row: int = 0
     averaged: bool = False
     """At the end of the run the means of several checkpoints have been tried."""
+    batches: dict[str, Any] = field(default_factory=dict)
+    """The settings, by name, that the running epoch's batches follow from."""
 
     def beaten_by(self, bleu: float, loss: float) -> bool:
         """Whether a validation is better than the best so far: by BLEU, ties by loss."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from nmt.config import TrainConfig
 from nmt.data.batching import Rows, make_batch, plan_batches
 from nmt.data.dataset import Split
-from nmt.errors import CheckpointError, RunError
+from nmt.errors import CheckpointError, ConfigError, RunError
 from nmt.model.transformer import Transformer
 from nmt.modelfile import BEST, LAST
 from nmt.runtime import ALONE, Ranks, StopSignals
@@ -104,6 +104,9 @@ class Hooks:
     """Draw the curves anew."""
 
 
+DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout")
+"""The settings that the plan of an epoch's batches follows from, beside the seed and those of the data."""
+
 SKIPS_TOLD = 3
 """So many skipped steps of a run are warned of one by one."""
 
@@ -179,7 +182,11 @@ class Trainer:
         self.device = next(network.parameters()).device
         self.stepper = Stepper(network, settings, seed=seed, precision=precision, ranks=ranks)
         self.snapshots = Snapshots(run.checkpoints / "validated", settings.average_checkpoints)
-        self.state = RunState(vocabulary_hash=vocabulary_hash)
+        self.batches = {
+            "seed": seed,
+            **{f"train.{key}": getattr(settings, key) for key in DECIDE_THE_BATCHES},
+        }
+        self.state = RunState(vocabulary_hash=vocabulary_hash, batches=self.batches)
         planned = settings.epochs * len(self._plan(train(0), 0))  # later epochs may have a few more or less
         self.total_steps = min(planned, settings.max_steps or planned)
         self._metrics: Metrics | None = None  # of rank 0, while it trains
@@ -195,7 +202,8 @@ class Trainer:
     def resume(self) -> bool:
         """Go on from the last whole checkpoint; False where there is none.
 
-        Raises CheckpointError when its ids were those of other prepared data.
+        Raises CheckpointError when its ids were those of other prepared data, ConfigError when it stands
+        within an epoch that has other batches now.
         """
         step = self.ranks.first(self._load)
         if step is None:
@@ -222,8 +230,25 @@ class Trainer:
                 f"{self.run.path} was trained on text that has changed since: its ids mean other tokens now",
                 hint="put the text back as it was, or start anew with --overwrite or --run-dir",
             )
+        if state.position:
+            self._refuse_other_batches(state.batches)
+        state.batches = self.batches
         self.state = state
         return state.step
+
+    def _refuse_other_batches(self, before: Mapping[str, Any]) -> None:
+        """Within an epoch refuse what makes other batches: some pairs would come twice and others never."""
+        changed = [
+            f"{key} ({before[key]!r} there, {value!r} now)"
+            for key, value in self.batches.items()
+            if before.get(key, value) != value
+        ]
+        if changed:
+            raise ConfigError(
+                f"{self.run.path} stopped within an epoch, which has other batches with these settings: "
+                f"{', '.join(changed)}",
+                hint="set them as they were, or start anew with --overwrite or --run-dir",
+            )
 
     def fit(self) -> int | None:
         """Train until the epochs or steps are done, patience is out, or a signal asks to stop.
@@ -247,11 +272,11 @@ class Trainer:
                     self._train_epoch(bar, stop)
                     state.validation_due = self._validation_is_due()
                     self._save()
-                    signum = self._agreed(stop)
+                signum = self._agreed(stop)
             signum = signum or self._agreed(stop)
         if spent := self._spent.seconds:
             self._tell("time", **{f"{what}_s": round(seconds, 3) for what, seconds in spent.items()})
-        return signum
+        return None if self.finished else signum
 
     def _open_metrics(self) -> Metrics:
         state, folder = self.state, self.run.tensorboard
