@@ -422,6 +422,8 @@ def evaluate(
     Several --model are an ensemble. --json gives the one split's object, and of more than one split, or
     --split all, {"splits": {NAME: …}}.
     """
+    if report is not None and report.suffix.lower() not in (".html", ".htm"):
+        raise typer.BadParameter(f"--report {report}: it is a web page, so the name ends in .html")
     files = [_find_model(model, config) for model in models] if models else [_find_model(None, config)]
 
     from nmt.evaluate import ALL_SPLITS, evaluate_splits
@@ -501,6 +503,11 @@ def compare(
     prepared = None
     if reference is None and input_file is None:
         of_a_model = [resolve_model(path) for path in (a, b) if is_model(path)]
+        if not of_a_model and split is None and data is None and config is None:
+            raise DataError(
+                "two files of translations need references",
+                hint="name them: --reference FILE, or --split NAME",
+            )
         prepared = _prepared_for(of_a_model[0] if of_a_model else None, data, config)
     found = run_stage(
         a,

@@ -497,6 +497,8 @@ def _read_text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
+        if path.suffix == ".safetensors":
+            raise ConfigError(f"{path} is a model, not a config", hint="name it with --model") from error
         raise ConfigError(
             f"{path}: not UTF-8 text (byte {error.start})", hint="save the file as UTF-8"
         ) from error

@@ -169,6 +169,8 @@ def _read(path: Path, *, weights: bool) -> tuple[dict[str, str], dict[str, Tenso
             names = file.keys() if weights else ()
             return metadata, {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
+        if path.suffix in (".yaml", ".yml"):
+            raise ModelFileError(f"{path} is a config, not a model", hint="name it with --config") from error
         raise ModelFileError(f"{path} is no whole model file: {error}", hint=_GET_IT_WHOLE) from error
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -829,3 +829,32 @@ def test_a_mistyped_config_is_an_error_beside_a_model_too(
     code, _, err = nmt_here("translate", "--model", str(tiny_model_path), "--config", "bsae.yaml", "Hund")
     assert code == 2
     assert "bsae.yaml" in err
+
+
+# --- things taken for each other --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("evaluate", "--report", "model.safetensors"), "name ends in .html"),
+        (("translate", "--model", "a.yaml", "Ein Hund."), "a.yaml is a config, not a model"),
+        (("train", "--config", "b.safetensors"), "b.safetensors is a model, not a config"),
+        (("compare", "c.en", "d.en"), "two files of translations need references"),
+    ],
+)
+def test_what_is_taken_for_something_else_is_named_with_the_way_out(
+    words: tuple[str, ...],
+    said: str,
+    nmt_here: Callable[..., Answer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text("seed: 1")
+    Path("b.safetensors").write_bytes(b"\xff\xfe\0\0")
+    for name in ("c.en", "d.en"):
+        Path(name).write_text("A dog.")
+    code, out, err = nmt_here(*words)
+    assert (code, out) == (2, "")
+    assert said in err

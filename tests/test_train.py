@@ -184,6 +184,37 @@ def test_behind_an_epoch_other_batches_go_through_and_other_settings_are_named(
     assert "seed (1 there, 2 now)" in caplog.text
     assert "train.batch_tokens (4096 there, 500 now)" in caplog.text
     assert "model." not in caplog.text
+    steps = [
+        event["step"]
+        for event in read_events(Path("runs/small/metrics.jsonl"))
+        if event["event"] == "validation"
+    ]
+    assert f"going on from step {steps[0]} of {steps[1]}" in caplog.text, (
+        "the plan is that of the new batches"
+    )
+
+
+def test_an_overwritten_run_is_only_deleted_when_the_new_one_can_begin(
+    tiny_prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(tiny_prepared.folder, epochs=1)
+    before = train(config).model.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("nmt.train.Transformer", fail)
+    with pytest.raises(MemoryError):
+        train(config, overwrite=True)
+    assert Path("runs/small/best.safetensors").read_bytes() == before
+
+
+def test_a_finished_run_keeps_its_record_when_it_is_resumed(tiny_prepared: PreparedData) -> None:
+    config = small_config(tiny_prepared.folder, epochs=1)
+    train(config)
+    record = [Path("runs/small", name).read_bytes() for name in ("config.yaml", "environment.json")]
+    train(config.replace(train=config.train.model_copy(update={"learning_rate": 0.5})), resume=True)
+    assert [Path("runs/small", name).read_bytes() for name in ("config.yaml", "environment.json")] == record
 
 
 def stop_in_step(number: int, config: Config) -> None:

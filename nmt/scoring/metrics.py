@@ -249,6 +249,8 @@ def _resampled(
     for result in columns[name]:
         value, middle, half = float(result.score), result.mean, result.ci
         ends = () if middle is None else (float(middle) - float(half), float(middle) + float(half))
+        if ends:  # a normal distribution's ends, which few sentences put where no score can be
+            ends = max(ends[0], 0.0), ends[1] if name == "TER" else min(ends[1], 100.0)
         found.append(_Resampled(Score(name, value, str(signature), *ends), result.p_value))
     return found
 

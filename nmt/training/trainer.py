@@ -187,11 +187,17 @@ class Trainer:
             **{f"train.{key}": getattr(settings, key) for key in DECIDE_THE_BATCHES},
         }
         self.state = RunState(vocabulary_hash=vocabulary_hash, batches=self.batches)
-        planned = settings.epochs * len(self._plan(train(0), 0))  # later epochs may have a few more or less
-        self.total_steps = min(planned, settings.max_steps or planned)
+        self._epoch_steps = len(self._plan(train(0), 0))  # later epochs may have a few more or less
         self._metrics: Metrics | None = None  # of rank 0, while it trains
         self._spent = Stopwatch()
         self._elapsed_before_s = 0.0
+
+    @property
+    def total_steps(self) -> int:
+        """The steps that the whole run is planned to have."""
+        state, settings = self.state, self.settings
+        planned = state.planned_from_step + (settings.epochs - state.planned_from_epoch) * self._epoch_steps
+        return min(planned, settings.max_steps or planned)
 
     @property
     def finished(self) -> bool:
@@ -232,6 +238,8 @@ class Trainer:
             )
         if state.position:
             self._refuse_other_batches(state.batches)
+        elif state.batches != self.batches:  # another number of steps an epoch from here on
+            state.planned_from_step, state.planned_from_epoch = state.step, state.epoch
         state.batches = self.batches
         self.state = state
         return state.step
