@@ -45,7 +45,7 @@ def test_samples_depend_on_the_seed_and_their_own_sentence_alone() -> None:
     assert sample(texts, seed=2) != together
     assert len({one.ids for one in together[0]}) == 3
     twice = sample([texts[0], texts[1], texts[0]])
-    assert twice[0] == twice[2]
+    assert_same(twice[0], twice[2])
 
 
 def test_more_samples_begin_with_those_of_fewer() -> None:
