@@ -20,6 +20,9 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 
 import nmt
 from nmt import translate as stage
@@ -815,3 +818,35 @@ def test_any_iterable_of_texts_will_do_and_nothing_but_texts(
     assert translator.translate(line for line in lines) == translator.translate(lines)
     with pytest.raises(TypeError, match="int"):
         translator.translate(["Ein Hund.", 3])  # type: ignore[list-item]
+
+
+# --- any text whatever ------------------------------------------------------------------------------------
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    [
+        "<unk>",
+        "<bos> <eos>",
+        "▁",
+        "\\",
+        "\ufeff",
+        "\u2028",
+        "\x85\x0b",
+        "\u200b",
+        "a\u0300" * 9,
+        "👩‍👩‍👧",
+        "\x00",
+        "\r\n",
+    ]
+)
+
+
+@pytest.mark.slow
+@examples(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(ANY_TEXT, min_size=50, max_size=50))
+def test_ten_thousand_arbitrary_texts_give_a_line_each(translator: Translator, texts: list[str]) -> None:
+    found = translator.translate(texts, beam=1, max_length_ratio=0.5, max_length_extra=3)
+    assert [translation.source for translation in found] == texts
+    for translation in found:
+        assert len(translation.text.splitlines()) <= 1
+        assert not set(translation.tokens) & set(SPECIALS)
+        assert bool(translation.text) <= bool(normalise(translation.source))
