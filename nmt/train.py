@@ -117,13 +117,19 @@ def train(
 
 
 def _select_device(config: Config, ranks: Ranks) -> tuple[torch.device, torch.dtype]:
-    kinds = ranks.together(lambda: select_device(config.device, ranks).type)
+    chosen: list[torch.device] = []
+
+    def choose() -> str:
+        chosen.append(select_device(config.device, ranks))
+        return chosen[0].type
+
+    kinds = ranks.together(choose)
     if len(set(kinds)) > 1:
         raise DeviceError(
             f"some processes train on {' and others on '.join(sorted(set(kinds)))}",
             hint="name the device: --device cpu or --device cuda",
         )
-    device = select_device(config.device, ranks)
+    (device,) = chosen
     precision = select_precision(config.precision, device, training=True)
     number = f"{ranks.world} processes, the first on " if ranks.world > 1 else ""
     log.info("device: %s%s", number, device_line(device, precision))
