@@ -28,7 +28,7 @@ from nmt.scoring.report import (
     SplitReport,
 )
 from nmt.training.tracking import read_events
-from nmt.translate import readable
+from nmt.translate import mean_attention, readable
 
 MAX_MAPS = 2_000
 """Sentences of a split whose attention is kept: the page holds them all."""
@@ -109,11 +109,8 @@ def attention_maps(
     for batch_rows in cut_batches(order, longest + 1, MAP_BATCH_TOKENS):
         batch = make_batch(split, batch_rows).to(device)
         with torch.inference_mode():
-            weights = [
-                model.network.attention(batch.src, batch.src_keep, batch.tgt_in).decoder_cross[-1].mean(1)
-                for model in models
-            ]  # (B,T,S) of each
-        mean = torch.stack(weights).mean(0).float().cpu().numpy()
+            looks = mean_attention([model.network for model in models], batch)  # (B,T,S)
+        mean = looks.float().cpu().numpy()
         for place, row in enumerate(batch_rows.tolist()):
             src, tgt = (
                 [*sources[row].tolist(), EOS],

@@ -384,9 +384,7 @@ class Translator:
         for rows in cut_batches(np.argsort(longest, kind="stable"), longest, ALIGN_TOKENS):
             batch = make_batch(split, rows).to(self.device)
             with self._lock, torch.inference_mode():
-                weights = torch.stack([_looks(network, batch) for network in self.networks]).mean(
-                    0
-                )  # (B,T,S)
+                weights = mean_attention(self.networks, batch)  # (B,T,S)
             weights = weights.masked_fill(((batch.src == EOS) | ~batch.src_keep)[:, None, :], -1.0)
             for row, found in zip(rows.tolist(), weights.argmax(-1).tolist(), strict=True):
                 best[row] = tuple(found[: targets.lengths[row]])
@@ -462,12 +460,15 @@ def readable(piece: str) -> str:
     return text or "␣" if piece.startswith(MARK) else f"+{text}"
 
 
-def _looks(network: Transformer, batch: Batch) -> torch.Tensor:
-    """The mean (B,T,S) of the heads of the last layer's attention over the source."""
-    record: list[torch.Tensor] = []
-    memory = network.memory_keys_values(network.encode(batch.src, batch.src_keep))
-    network.advance(batch.tgt_in, memory, batch.src_keep, None, record)
-    return record[-1].mean(1)
+def mean_attention(networks: Sequence[Transformer], batch: Batch) -> torch.Tensor:
+    """The mean (B,T,S) of the heads of the last layers' attention over the source, and of the networks."""
+    looks = []
+    for network in networks:
+        record: list[torch.Tensor] = []
+        memory = network.memory_keys_values(network.encode(batch.src, batch.src_keep))
+        network.advance(batch.tgt_in, memory, batch.src_keep, None, record)
+        looks.append(record[-1].mean(1))
+    return torch.stack(looks).mean(0)
 
 
 def _texts(name: str, texts: Iterable[str]) -> list[str]:

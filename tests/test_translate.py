@@ -433,7 +433,7 @@ def test_a_copied_word_stands_as_it_was_written_and_never_comes_from_the_end(
         ]
     )
     monkeypatch.setattr(stage, "search", lambda *_, **__: [(hypothesis,)])
-    monkeypatch.setattr(stage, "_looks", lambda *_: looks[None])
+    monkeypatch.setattr(stage, "mean_attention", lambda *_: looks[None])
     (found,) = word_translator.translate(["Zwei Müller laufen."], copy_unknown=True, align=True)
     assert found.source_tokens == ("▁Zwei", "▁Müller", "▁laufen", ".")
     assert found.tokens == ("▁Müller", known, "▁laufen", ".")
