@@ -21,7 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -52,6 +52,9 @@ TORCH_WAY_OUT = (
 PEER_TIMEOUT_S = 1800.0
 """How long a rank waits for the others, which may be preparing data or saving; a death is noticed sooner."""
 
+PARTING_TIMEOUT_S = 5.0
+"""How long a rank that has failed waits for its connections to close."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -68,6 +71,7 @@ class Ranks:
     local_rank: int = 0
     """The place among those of this machine: the number of its device."""
     local_world: int = 1
+    _wrapped: list[nn.Module] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def is_first(self) -> bool:
@@ -149,7 +153,8 @@ class Ranks:
         with _peers_alive(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 has a second name for the option
             # a buffer is a table that each rank makes for itself, as long as it needs it
-            return DistributedDataParallel(module, broadcast_buffers=False)
+            self._wrapped.append(DistributedDataParallel(module, broadcast_buffers=False))
+        return self._wrapped[-1]
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Within it the gradients of what `wrap` gave are summed up here, and sent only after it."""
@@ -196,6 +201,7 @@ def joined_ranks() -> Iterator[Ranks]:
         return
     import torch
     import torch.distributed as dist
+    import torch.distributed.nn  # imported later, its default arguments would hold the connection
 
     both = torch.cuda.is_available() and dist.is_nccl_available()
     level = log.level
@@ -207,9 +213,28 @@ def joined_ranks() -> Iterator[Ranks]:
         log.setLevel(max(level, logging.WARNING))
     try:
         yield ranks
-        dist.destroy_process_group()  # not after an error: the other ranks may not be there to agree
+        _disconnect(ranks)
+    except Exception:  # the other ranks may not be there to agree
+        leaving = threading.Thread(target=_disconnect, args=(ranks,), daemon=True)
+        leaving.start()
+        leaving.join(PARTING_TIMEOUT_S)
+        raise
     finally:
         log.setLevel(level)
+
+
+def _disconnect(ranks: Ranks) -> None:
+    """End the connection and, with the last that holds it, its threads.
+
+    A thread of gloo that lets go of a tensor needs Python, and would abort the process where that has ended.
+    """
+    import torch.distributed as dist
+
+    for module in ranks._wrapped:  # others may hold it still
+        for name in ("reducer", "logger", "process_group"):
+            setattr(module, name, None)
+    ranks._wrapped.clear()
+    dist.destroy_process_group()
 
 
 def _ranks_of_environment() -> Ranks:
@@ -217,7 +242,8 @@ def _ranks_of_environment() -> Ranks:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     if any(name not in os.environ for name in (*names, "MASTER_ADDR", "MASTER_PORT")):
         return ALONE
-    return Ranks(*(int(os.environ[name]) for name in names))
+    rank, world, local_rank, local_world = (int(os.environ[name]) for name in names)
+    return Ranks(rank, world, local_rank, local_world)
 
 
 # --- the device -------------------------------------------------------------------------------------------

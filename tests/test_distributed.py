@@ -293,6 +293,38 @@ def test_two_ranks_evaluate_as_one_does_and_the_first_one_tells(
 
 # ---------------------------------------------------------------- a rank that fails or dies
 
+PART = """
+import sys
+from pathlib import Path
+from nmt.errors import DataError
+from nmt.runtime import joined_ranks
+from tests.training.test_trainer import make_trainer
+
+def threads():
+    return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+
+try:
+    with joined_ranks() as ranks:
+        assert any("gloo" in name for name in threads())
+        trainer = make_trainer(Path(sys.argv[1]), ranks=ranks, max_steps=2)
+        trainer.fit()
+        if sys.argv[2] == "failing":
+            raise DataError("on every rank")
+except DataError:
+    pass
+assert not [name for name in threads() if "gloo" in name], threads()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads the names of threads in /proc")
+@pytest.mark.parametrize("end", ["well", "failing"])
+def test_no_thread_of_the_connection_outlives_it(end: str, tmp_path: Path) -> None:
+    # one that does may abort the process after its last word: its code is -6 in about one run of 40
+    ended = run_ranks(2, PART, tmp_path, end)
+    assert [each.code for each in ended] == [0, 0], "\n".join(each.err for each in ended)
+
+
 FAIL = """
 import sys
 from pathlib import Path
