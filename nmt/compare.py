@@ -22,7 +22,7 @@ from nmt.evaluate import (
     translate_task,
     translated_lines,
 )
-from nmt.runtime import Precision
+from nmt.runtime import DecodingPrecision
 from nmt.scoring.groups import LENGTHS, Group, grouped
 from nmt.scoring.metrics import PairedScores, bleu, paired_scores, score_tokens, sentence_chrf
 
@@ -111,7 +111,7 @@ def compare(
     reference: Path | None = None,
     lowercase: bool = False,
     device: str = "auto",
-    precision: Precision = "auto",
+    precision: DecodingPrecision = "auto",
     beam: int | None = None,
     length_penalty: float | None = None,
 ) -> Comparison:

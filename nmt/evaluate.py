@@ -27,13 +27,14 @@ from nmt.decoding.search import SearchOptions, search, translate_ids
 from nmt.decoding.state import Hypothesis
 from nmt.errors import DataError
 from nmt.files import write_whole
+from nmt.model.packed import packed
 from nmt.model.transformer import Transformer
 from nmt.modelfile import Model, load_models, resolve_model
 from nmt.progress import progress
 from nmt.reporting import attention_maps, make_report, split_report
 from nmt.runtime import (
     ALONE,
-    Precision,
+    DecodingPrecision,
     Ranks,
     device_line,
     joined_ranks,
@@ -155,6 +156,8 @@ class System:
     decode: DecodeConfig
     device: torch.device
     dtype: torch.dtype
+    decoders: tuple[Transformer, ...]
+    """The models' networks as they search."""
     ranks: Ranks = ALONE
 
     @property
@@ -197,7 +200,7 @@ def evaluate(
     source: Path | None = None,
     reference: Path | None = None,
     device: str = "auto",
-    precision: Precision = "auto",
+    precision: DecodingPrecision = "auto",
     out: Path | None = None,
 ) -> Evaluation:
     """Translate one split and score it; see `evaluate_splits`."""
@@ -222,7 +225,7 @@ def evaluate_splits(
     source: Path | None = None,
     reference: Path | None = None,
     device: str = "auto",
-    precision: Precision = "auto",
+    precision: DecodingPrecision = "auto",
     beam: int | None = None,
     length_penalty: float | None = None,
     out: Path | None = None,
@@ -312,7 +315,7 @@ def translate_split(
     vocabulary: the target's. `progress` is told how many more sentences are done. Needs neither spaCy nor
     torchtext.
     """
-    found = translate_ids(network, _sentences(sources), decode, device=device, progress=progress)
+    found = translate_ids(packed(network), _sentences(sources), decode, device=device, progress=progress)
     return _texts(found, vocabulary)
 
 
@@ -323,7 +326,7 @@ def load_system(
     paths: Sequence[Path],
     *,
     device: str = "auto",
-    precision: Precision = "auto",
+    precision: DecodingPrecision = "auto",
     beam: int | None = None,
     length_penalty: float | None = None,
     ranks: Ranks = ALONE,
@@ -339,7 +342,8 @@ def load_system(
     for file in files:
         log.info("model %s on %s", file, device_line(where, dtype))
     decode = changed_decode(models[0].config, beam=beam, length_penalty=length_penalty)
-    return System(files, models, decode, where, dtype, ranks)
+    decoders = tuple(packed(model.network, dtype) for model in models)
+    return System(files, models, decode, where, dtype, decoders, ranks)
 
 
 def chosen_splits(prepared: PreparedData, names: Sequence[str]) -> list[str]:
@@ -373,7 +377,7 @@ def translate_task(system: System, task: Task) -> list[Hypothesis]:
     sentences = _sentences(task.ids.src)
     mine = [sentences[row] for row in system.ranks.share(len(sentences))]
     with progress(task.name, len(mine)) as advance, computing_in(system.dtype, system.device):
-        found = search(system.networks, mine, options, device=system.device, progress=advance)
+        found = search(system.decoders, mine, options, device=system.device, progress=advance)
     best = [hypotheses[0] for hypotheses in found]
     if system.ranks.world == 1:
         return best

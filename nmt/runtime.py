@@ -39,6 +39,7 @@ T = TypeVar("T")
 log = logging.getLogger("nmt")
 
 Precision = Literal["auto", "float32", "bf16"]
+DecodingPrecision = Literal["auto", "float32", "bf16", "int8"]
 
 DEVICE_NAMES = "auto, cpu, cuda, cuda:N or mps"
 TORCH_WAY_OUT = (
@@ -441,20 +442,40 @@ def bf16_is_native(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type == "cpu":
-        flags = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        return any(getattr(torch.cpu, flag, bool)() for flag in flags)  # private: a later torch may drop them
+        return _cpu_says("_is_avx512_bf16_supported") or _cpu_says("_is_amx_tile_supported")
     return False
 
 
-def select_precision(name: Precision, device: torch.device, *, training: bool) -> torch.dtype:
+def _cpu_says(flag: str) -> bool:
+    import torch
+
+    return bool(getattr(torch.cpu, flag, bool)())  # private functions: a later torch may drop them
+
+
+def int8_is_native() -> bool:
+    """Whether the CPU multiplies 8-bit numbers itself, and this torch has the kernels for it."""
+    import torch
+
+    return "x86" in torch.backends.quantized.supported_engines and _cpu_says("_is_vnni_supported")
+
+
+def select_precision(name: DecodingPrecision, device: torch.device, *, training: bool) -> torch.dtype:
     """The type to compute in: `auto` trains in bf16 where that is native and otherwise takes float32.
 
-    Decoding is float32 unless bf16 is named: only there it is promised not to depend on the batch.
+    Decoding is float32 unless another is named: only there it is promised not to depend on the batch.
 
-    Raises DeviceError where bf16 is named and the device would only emulate it.
+    Raises DeviceError where bf16 is named and the device would only emulate it, or int8 where it has no
+    kernels for that or would have to train.
     """
     import torch
 
+    if name == "int8":
+        if training or device.type != "cpu" or not int8_is_native():
+            raise DeviceError(
+                f"precision 'int8' is for translating on a CPU of the x86 kind, not on {device_line(device)}",
+                hint="choose precision auto, float32 or bf16",
+            )
+        return torch.int8
     if name == "bf16" and not bf16_is_native(device):
         raise DeviceError(
             f"precision 'bf16' would only be emulated, and slow, on this device ({device_line(device)})",

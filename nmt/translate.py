@@ -32,10 +32,11 @@ from nmt.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 from nmt.decoding.search import SearchOptions, search
 from nmt.decoding.state import Hypothesis
 from nmt.errors import ConfigError, DataError, ModelFileError, NmtError
+from nmt.model.packed import packed
 from nmt.model.transformer import Transformer
 from nmt.modelfile import Model, check_ensemble, load_models, resolve_model
 from nmt.runtime import (
-    Precision,
+    DecodingPrecision,
     default_model,
     device_line,
     package_version,
@@ -163,7 +164,7 @@ class Translator:
         check_ensemble((model, *others))
         data = model.config.data
         self.model = model
-        self.networks = tuple(each.network for each in (model, *others))
+        self.networks = tuple(packed(each.network, dtype) for each in (model, *others))
         self.device = next(model.network.parameters()).device
         self._dtype = dtype
         self._lowercase = data.src_lowercase
@@ -177,7 +178,7 @@ class Translator:
         path: str | Path | Sequence[str | Path] | None = None,
         *,
         device: str = "auto",
-        precision: Precision = "auto",
+        precision: DecodingPrecision = "auto",
     ) -> Translator:
         """Load a model file or the best model of a run folder; without `path` what $NMT_MODEL names.
 
@@ -430,8 +431,13 @@ class ArrivingLines:
 
 
 def computing_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[object]:
-    """A context in which the network computes in `dtype`, its weights staying float32."""
-    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
+    """A context in which the network computes in `dtype`, its weights staying float32.
+
+    On the CPU `nmt.model.packed` sees to it.
+    """
+    if device.type == "cpu" or dtype == torch.float32:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=dtype)
 
 
 def changed_decode(config: Config, **given: Any) -> DecodeConfig:
@@ -466,7 +472,7 @@ def mean_attention(networks: Sequence[Transformer], batch: Batch) -> torch.Tenso
     for network in networks:
         record: list[torch.Tensor] = []
         memory = network.memory_keys_values(network.encode(batch.src, batch.src_keep))
-        network.advance(batch.tgt_in, memory, batch.src_keep, None, record)
+        network.advance(batch.tgt_in, memory, batch.src_keep, record=record)
         looks.append(record[-1].mean(1))
     return torch.stack(looks).mean(0)
 

@@ -36,6 +36,7 @@ from nmt.decoding.search import SearchOptions, search
 from nmt.decoding.state import DecoderState, Hypothesis
 from nmt.errors import ConfigError, DataError, ModelFileError
 from nmt.model.transformer import Transformer
+from nmt.model.packed import packed
 from nmt.modelfile import Model
 from nmt.translate import CHUNK_LINES, Alignment, ArrivingLines, Translation, Translator
 
@@ -110,13 +111,14 @@ def test_a_long_line_is_cut_with_a_warning_and_its_neighbours_are_not_touched(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     widths: list[int] = []
-    encode = translator.model.network.encode
+    (network,) = translator.networks
+    encode = network.encode
 
     def measuring(src: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
         widths.append(src.size(1))
         return encode(src, keep)
 
-    monkeypatch.setattr(translator.model.network, "encode", measuring)
+    monkeypatch.setattr(network, "encode", measuring)
     limit = translator.model.config.decode.max_source_tokens
     length = len(translator.encode(["Hund " * 6000])[0])
     with caplog.at_level(logging.WARNING, logger="nmt"):
@@ -210,7 +212,7 @@ def found_directly(model: Model, lines: Sequence[str], *networks: Any, **setting
         update={key: settings.pop(key) for key in ("beam", "length_penalty", "min_length") if key in settings}
     )
     options = SearchOptions(decode=decode, **settings)
-    return search(networks or (model.network,), ids, options, device="cpu")
+    return search(networks or (packed(model.network),), ids, options, device="cpu")
 
 
 def all_of(translation: Translation) -> list[Translation]:
@@ -523,7 +525,8 @@ def test_a_row_of_attention_is_that_of_the_step_which_predicted_the_token(
 
     def witness(self: Any, states: torch.Tensor, keys_values: Any, *rest: Any, **named: Any) -> torch.Tensor:
         query = self.query(states).view(1, 1, 4, 12).transpose(1, 2)  # (1,H,1,D)
-        witnessed.append((query @ keys_values[0].mT / 12**0.5).softmax(-1)[0, :, 0])  # (H,S)
+        keys = keys_values[0][:, :, : src.size(1)]  # behind them there may be room
+        witnessed.append((query @ keys.mT / 12**0.5).softmax(-1)[0, :, 0])  # (H,S)
         return forward(self, states, keys_values, *rest, **named)
 
     with torch.inference_mode():

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS
 from nmt.decoding.greedy import KEEP_SHARE
+from nmt.decoding.largest import largest
 from nmt.decoding.rules import Rules
 from nmt.decoding.state import Ensemble, Hypothesis
 from nmt.model.transformer import Transformer
@@ -97,7 +98,7 @@ def beam_search(
     finished = live.scored(torch.full_like(live.scores, -torch.inf))
     sentences = torch.arange(len(src), device=src.device)  # (n)
     running = torch.ones_like(sentences, dtype=torch.bool)  # (n)
-    state = Ensemble.start(networks, src, src_keep).reorder(sentences.repeat_interleave(beam))
+    state = Ensemble.start(networks, src, src_keep, beam)
     last = src.new_full((len(src) * beam,), BOS)  # (N)
     results: dict[int, tuple[Hypothesis, ...]] = {}
     for position in range(limit + 1):
@@ -117,7 +118,7 @@ def beam_search(
             break
         rows = parents + beam * torch.arange(len(parents), device=src.device)[:, None]  # (n,K)
         if len(src) - len(results) <= KEEP_SHARE * len(rows):
-            state = state.reorder(rows[running].flatten())
+            state = state.reorder(rows[running].flatten(), running.nonzero().squeeze(1))
             live, finished, sentences = live.of(running), finished.of(running), sentences[running]
             running = running[running]
         else:
@@ -147,31 +148,12 @@ def _extend(live: Beams, log_probs: Tensor, position: int) -> tuple[Beams, Tenso
     vocabulary = log_probs.size(1)
     gains = log_probs.view(len(live.scores), -1)  # (n,K*V)
     totals = (live.scores[:, :, None] + gains.view(*live.scores.shape, vocabulary)).flatten(1)
-    best = _largest(totals, 2 * live.scores.size(1))  # (n,2K)
+    best = largest(totals, 2 * live.scores.size(1))  # (n,2K)
     parents = best // vocabulary
     candidates = live.pick(parents)
     candidates.tokens[:, :, position] = best % vocabulary
     candidates.gains[:, :, position] = gains.gather(1, best)
     return candidates.scored(totals.gather(1, best)), parents
-
-
-def _largest(scores: Tensor, count: int) -> Tensor:
-    """Places (B,count) of the largest of scores (B,C), none above 0, in falling order, of equals the first.
-
-    `topk` is free to take any of several equals. Where that could matter, scores and places are put into one
-    whole number, which has no equals: a float's bits, its sign left out, are ordered as its size is.
-    """
-    near = scores.topk(min(count + 1, scores.size(1)))
-    if not _has_equals(near.values):
-        return near.indices[:, :count]
-    bits = scores.abs().view(torch.int32).long()
-    keys = (bits << 32) + torch.arange(scores.size(1), device=scores.device)
-    return keys.topk(count, largest=False).values & 0xFFFFFFFF
-
-
-def _has_equals(falling: Tensor) -> bool:
-    """Whether two neighbours in a row are the same number; -inf does not count."""
-    return bool(((falling[:, 1:] == falling[:, :-1]) & ~falling[:, 1:].isneginf()).any())
 
 
 def _collect(

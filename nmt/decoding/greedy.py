@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS
+from nmt.decoding.largest import first_largest
 from nmt.decoding.rules import Rules
 from nmt.decoding.state import Ensemble, Hypothesis
 from nmt.model.transformer import Transformer
@@ -24,7 +25,7 @@ Choice = Callable[[Tensor, int, Tensor], Tensor]
 
 def most_probable(log_probs: Tensor, position: int, sentences: Tensor) -> Tensor:
     """Greedy search's choice; of equals the lowest id."""
-    return log_probs.argmax(-1)
+    return first_largest(log_probs)
 
 
 @torch.inference_mode()
@@ -62,7 +63,7 @@ def greedy(
             break
         if remaining <= KEEP_SHARE * len(rows):
             rest = running.nonzero().squeeze(1)
-            state, rows, last, running = state.reorder(rest), rows[rest], last[rest], running[rest]
+            state, rows, last, running = state.reorder(rest, rest), rows[rest], last[rest], running[rest]
     return _collect(tokens, gains, rules.max_lengths, length_penalty)
 
 

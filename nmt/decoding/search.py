@@ -6,9 +6,11 @@ Letters: B sentences, N rows being decoded, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,10 +95,14 @@ def search(
     lengths = np.array([min(len(ids), decode.max_source_tokens) for ids in sentences], dtype=np.int64)
     longest_first = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]  # without the empty ones
     budget, most = max(decode.batch_tokens // options.rows, 1), max(MAX_ROWS // options.rows, 1)
-    with _evaluating(networks):
-        for rows in cut_batches(longest_first, lengths + 1, budget, most):
-            batch = [sentences[row][: lengths[row]] for row in rows]
-            found = _search(networks, batch, [prefixes[row] for row in rows], options, device)
+    batches = list(cut_batches(longest_first, lengths + 1, budget, most))
+
+    def search_batch(rows: Ids) -> list[tuple[Hypothesis, ...]]:
+        batch = [sentences[row][: lengths[row]] for row in rows]
+        return _search(networks, batch, [prefixes[row] for row in rows], options, device)
+
+    with _evaluating(networks), _mapping(len(batches), device) as mapped:
+        for rows, found in zip(batches, mapped(search_batch, batches), strict=True):
             for row, hypotheses in zip(rows, found, strict=True):
                 results[row] = hypotheses
             if progress is not None:
@@ -207,6 +213,25 @@ def _check(networks: Sequence[Transformer], sentences: Sequence[Ids], prefixes: 
                 f"prefix {line} has {len(prefix)} tokens, the model has positions for {positions - 1}",
                 hint="shorten it",
             )
+
+
+@contextmanager
+def _mapping(batches: int, device: torch.device | str) -> Iterator[Callable[..., Iterable[Any]]]:
+    """What calls a function on one batch after the other: `map`, and on the CPU in as many threads as torch.
+
+    There a thread for each batch is faster than all threads for one, whose steps are short.
+    """
+    threads = torch.get_num_threads()
+    device_type = torch.device(device).type
+    if min(threads, batches) < 2 or device_type != "cpu" or torch.is_autocast_enabled(device_type):
+        yield map
+        return
+    pool = ThreadPoolExecutor(min(threads, batches), "nmt-search", torch.set_num_threads, (1,))
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 @contextmanager

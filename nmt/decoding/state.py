@@ -12,10 +12,14 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.data.vocabulary import EOS
-from nmt.model.attention import KeysValues
+from nmt.model.attention import ROOM, KeysValues, with_room
 from nmt.model.transformer import Transformer
+
+ENCODED_ROWS = 32
+"""Sentences that are encoded together on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +52,45 @@ class Hypothesis:
 class DecoderState:
     """Everything that the next step needs of N rows, so that no position is computed twice.
 
-    memory: keys and values of the encoder's output, one pair (N,H,S,D) a decoder layer. src_keep (N,S) bool,
-    True = attend. past: keys and values of the decoded positions, one pair (N,H,t,D) a layer, None for t = 0.
+    memory: keys and values of the encoder's output, one pair (B,H,S,D) a decoder layer; N / B rows in turn
+    share a sentence's. src_keep (B,S) bool, True = attend. past: one pair (N,H,C,D) a layer with room for
+    C positions, of which `position` are decoded; a step writes into it, so each state is stepped from once.
     """
 
     memory: tuple[KeysValues, ...]
     src_keep: Tensor
-    past: tuple[KeysValues, ...] | None = None
+    past: tuple[KeysValues, ...]
+    position: int = 0
 
     @classmethod
-    def start(cls, network: Transformer, src: Tensor, src_keep: Tensor) -> DecoderState:
-        """Encode src (N,S), ids with `<eos>` at their ends; nothing is decoded yet."""
-        memory = network.memory_keys_values(network.encode(src, src_keep))
-        # they come as views that each step's matrix products would copy again
-        return cls(tuple((keys.contiguous(), values.contiguous()) for keys, values in memory), src_keep)
-
-    @property
-    def position(self) -> int:
-        """How many target positions are decoded, t."""
-        return 0 if self.past is None else self.past[0][0].size(2)
+    def start(cls, network: Transformer, src: Tensor, src_keep: Tensor, beam: int = 1) -> DecoderState:
+        """Encode src (B,S), ids with `<eos>` at their ends, for `beam` rows each; nothing is decoded yet."""
+        memory = _memory(network, src, src_keep)
+        keep = F.pad(src_keep, (0, memory[0][0].size(2) - src_keep.size(1)))
+        rows = len(src) * beam
+        past = tuple((_zeros(rows, keys), _zeros(rows, values)) for keys, values in memory)
+        return cls(memory, keep, past)
 
     def step(self, network: Transformer, tokens: Tensor) -> tuple[Tensor, DecoderState]:
         """Read one token (N) a row; returns the next one's log-probabilities (N,V) and the next state."""
-        states, past = network.advance(tokens[:, None], self.memory, self.src_keep, self.past)
-        log_probs = network.logits(states[:, -1]).log_softmax(-1, dtype=torch.float32)
-        return log_probs, replace(self, past=tuple(past))
+        states, past = network.advance(tokens[:, None], self.memory, self.src_keep, self.past, self.position)
+        log_probs = network.logits(states[:, -1]).float().log_softmax(-1)
+        return log_probs, replace(self, past=tuple(past), position=self.position + 1)
 
-    def reorder(self, parents: Tensor) -> DecoderState:
-        """The state whose row i is this one's row parents[i]; rows may repeat or be left out."""
+    def reorder(self, parents: Tensor, sentences: Tensor) -> DecoderState:
+        """The state of some sentences, whose row i is this one's row parents[i].
+
+        parents (N') rows, equally many in turn for each of sentences (B'). Rows may repeat or be left out.
+        """
         return replace(
             self.reorder_past(parents),
-            memory=_select(self.memory, parents),
-            src_keep=self.src_keep.index_select(0, parents),
+            memory=_select(self.memory, sentences),
+            src_keep=self.src_keep.index_select(0, sentences),
         )
 
     def reorder_past(self, parents: Tensor) -> DecoderState:
         """As `reorder`, for rows that only change places with rows of their own sentence."""
-        return self if self.past is None else replace(self, past=_select(self.past, parents))
+        return replace(self, past=_select(self.past, parents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,9 @@ class Ensemble:
     states: tuple[DecoderState, ...]
 
     @classmethod
-    def start(cls, networks: Sequence[Transformer], src: Tensor, src_keep: Tensor) -> Ensemble:
-        """Encode src (N,S) with each network."""
-        return cls(tuple(networks), tuple(DecoderState.start(one, src, src_keep) for one in networks))
+    def start(cls, networks: Sequence[Transformer], src: Tensor, src_keep: Tensor, beam: int = 1) -> Ensemble:
+        """Encode src (B,S) with each network, for `beam` rows each."""
+        return cls(tuple(networks), tuple(DecoderState.start(one, src, src_keep, beam) for one in networks))
 
     def step(self, tokens: Tensor) -> tuple[Tensor, Ensemble]:
         """As `DecoderState.step`."""
@@ -106,9 +112,9 @@ class Ensemble:
         ]
         return _average([log_probs for log_probs, _ in steps]), self._with(state for _, state in steps)
 
-    def reorder(self, parents: Tensor) -> Ensemble:
+    def reorder(self, parents: Tensor, sentences: Tensor) -> Ensemble:
         """As `DecoderState.reorder`."""
-        return self._with(state.reorder(parents) for state in self.states)
+        return self._with(state.reorder(parents, sentences) for state in self.states)
 
     def reorder_past(self, parents: Tensor) -> Ensemble:
         """As `DecoderState.reorder_past`."""
@@ -116,6 +122,34 @@ class Ensemble:
 
     def _with(self, states: Iterable[DecoderState]) -> Ensemble:
         return replace(self, states=tuple(states))
+
+
+def _memory(network: Transformer, src: Tensor, src_keep: Tensor) -> tuple[KeysValues, ...]:
+    """Keys and values of the encoder's output, one pair (B,H,S,D) a decoder layer, with S at least ROOM.
+
+    On the CPU, where padding costs as much as words do, some rows at a time are encoded without the columns
+    that none of them needs.
+    """
+    longest = max(src.size(1), ROOM)
+    parts = []
+    some = ENCODED_ROWS if src.device.type == "cpu" else len(src)
+    for start in range(0, len(src), some):
+        keep = src_keep[start : start + some]
+        keep = keep[:, : int(keep.sum(1).max())]
+        memory = network.encode(src[start : start + some, : keep.size(1)], keep)
+        parts.append([with_room(pair, longest) for pair in network.memory_keys_values(memory)])
+    layers = [zip(*pairs, strict=True) for pairs in zip(*parts, strict=True)]
+    return tuple((_joined(keys), _joined(values)) for keys, values in layers)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    # they come as views, which each step's matrix products would copy again
+    return torch.cat(tuple(parts)).contiguous()
+
+
+def _zeros(rows: int, like: Tensor) -> Tensor:
+    """Room for the first positions, (rows,H,ROOM,D)."""
+    return like.new_zeros(rows, like.size(1), ROOM, like.size(3))
 
 
 def _average(log_probs: Sequence[Tensor]) -> Tensor:

@@ -18,6 +18,10 @@ from nmt.model.positions import RotaryPositions
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one attention, (B,H,S,d_k) and (B,H,S,d_v)."""
 
+ROOM = 16
+"""Keys and values of decoding have room for a multiple of so many positions: a vector of the CPU's. With
+fewer than one vector's keys its softmax and its products take several times as long."""
+
 
 def attention_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
     """What is added to the scores: 0 where `keep` is True, else a number that softmax turns into exactly 0.
@@ -30,9 +34,21 @@ def attention_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-def causal_keep(length: int, device: torch.device) -> Tensor:
-    """(T,T) bool, True where query t may see key s <= t (section 3.2.3)."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+def causal_keep(start: int, end: int, keys: int, device: torch.device) -> Tensor:
+    """(end - start, keys) bool, True where the query at start, start + 1, … may see key s (section 3.2.3)."""
+    return torch.arange(keys, device=device) <= torch.arange(start, end, device=device)[:, None]
+
+
+def with_room(keys_values: KeysValues, length: int) -> KeysValues:
+    """Keys and values with room for `length` positions or more; where it is made, it is zero.
+
+    For a weight of zero does not hide what is no number.
+    """
+    keys, values = keys_values
+    missing = length - keys.size(2)
+    if missing <= 0:
+        return keys_values
+    return F.pad(keys, (0, 0, 0, missing)), F.pad(values, (0, 0, 0, missing))
 
 
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -136,25 +135,27 @@ class DecoderLayer(nn.Module):
         causal_bias: Tensor | None,
         memory_bias: Tensor,
         past: KeysValues | None = None,
+        start: int = 0,
         record: list[Tensor] | None = None,
     ) -> tuple[Tensor, KeysValues]:
-        """One layer on (B,T,d_model), with what stands before it.
+        """One layer on (B,T,d_model), the first at position `start`.
 
-        memory: keys and values of the encoder's output, (B,H,S,D) each. past: keys and values of the t
-        earlier positions, (B,H,t,D) each, or None. Returns the new states and the keys and values of all
-        t + T positions. The weights of self-attention and then those over the encoder's output are appended
-        to `record` where there is one.
+        memory: keys and values of the encoder's output, (B,H,S,D) each; or (B/K,H,S,D), where K rows in turn
+        share a source. past: keys and values with room for start + T positions, those before `start` filled
+        in, or None where there are none. Returns the new states and `past`, in which those of the T positions
+        have been written, or without it a pair that holds just them. The weights of self-attention and then
+        those over the encoder's output are appended to `record` where there is one.
         """
-        start = 0 if past is None else past[0].size(2)
         present: KeysValues | None = None
 
         def look_back(x: Tensor) -> Tensor:
             nonlocal present
-            present = _append(past, self.self_attention.keys_values(x, start))
+            present = _write(self.self_attention.keys_values(x, start), past, start)
             return self.self_attention(x, present, causal_bias, start, record)  # type: ignore[no-any-return]
 
         def look_across(x: Tensor) -> Tensor:
-            return self.cross_attention(x, memory, memory_bias, record=record)  # type: ignore[no-any-return]
+            together = x.view(len(memory[0]), -1, x.size(-1))  # (B/K,K*T,d_model)
+            return self.cross_attention(together, memory, memory_bias, record=record).view_as(x)  # type: ignore[no-any-return]
 
         states = self.self_attention_residual(states, look_back)
         states = self.cross_attention_residual(states, look_across)
@@ -163,7 +164,10 @@ class DecoderLayer(nn.Module):
         return states, present
 
 
-def _append(past: KeysValues | None, new: KeysValues) -> KeysValues:
+def _write(new: KeysValues, past: KeysValues | None, start: int) -> KeysValues:
+    """Put the keys and values of the positions from `start` on into `past`, if there is one."""
     if past is None:
         return new
-    return torch.cat((past[0], new[0]), dim=2), torch.cat((past[1], new[1]), dim=2)
+    for room, part in zip(past, new, strict=True):
+        room[:, :, start : start + part.size(2)] = part
+    return past

@@ -33,10 +33,11 @@ class SinusoidTable(nn.Module):
 
     def rows(self, start: int, end: int) -> Tensor:
         """Positions start to end - 1, (end - start, width)."""
-        if end > self.table.size(0):
+        table = self.table
+        if end > table.size(0):
             with torch.inference_mode(False):  # else a table that grew while decoding could not be written to
-                self.table = sinusoids(2 * end, self.table.size(1)).to(self.table)
-        return self.table[start:end]
+                self.table = table = sinusoids(2 * end, table.size(1)).to(table)
+        return table[start:end]  # of this call's table: another thread may have set a shorter one
 
 
 class SinusoidalPositions(SinusoidTable):

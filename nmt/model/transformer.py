@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from nmt.config import ModelConfig
-from nmt.model.attention import KeysValues, MultiHeadAttention, attention_bias, causal_keep
+from nmt.model.attention import (
+    ROOM,
+    KeysValues,
+    MultiHeadAttention,
+    attention_bias,
+    causal_keep,
+    with_room,
+)
 from nmt.model.layers import DecoderLayer, Embedding, EncoderLayer, FeedForward
 from nmt.model.positions import LearnedPositions
 
@@ -69,7 +76,7 @@ class Transformer(nn.Module):
         encoder_record: list[Tensor] = []
         decoder_record: list[Tensor] = []
         memory = self.memory_keys_values(self.encode(src, src_keep, encoder_record))
-        self.advance(tgt_in, memory, src_keep, None, decoder_record)
+        self.advance(tgt_in, memory, src_keep, record=decoder_record)
         itself, across = decoder_record[0::2], decoder_record[1::2]  # each layer has recorded both in turn
         return AttentionWeights(tuple(encoder_record), tuple(itself), tuple(across))
 
@@ -83,7 +90,7 @@ class Transformer(nn.Module):
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_keep: Tensor) -> Tensor:
         """The decoder's output for all positions at once, (B,T,d_model), as `logits` takes it."""
-        states, _ = self.advance(tgt_in, self.memory_keys_values(memory), src_keep, None)
+        states, _ = self.advance(tgt_in, self.memory_keys_values(memory), src_keep)
         return states
 
     def memory_keys_values(self, memory: Tensor) -> list[KeysValues]:
@@ -95,27 +102,33 @@ class Transformer(nn.Module):
         tgt_in: Tensor,
         memory: Sequence[KeysValues],
         src_keep: Tensor,
-        past: Sequence[KeysValues] | None,
+        past: Sequence[KeysValues] | None = None,
+        start: int = 0,
         record: list[Tensor] | None = None,
     ) -> tuple[Tensor, list[KeysValues]]:
-        """Decode T more positions behind the t positions of `past`.
+        """Decode T more positions, the first of which is `start`.
 
-        tgt_in (B,T), memory from `memory_keys_values`, past one pair (B,H,t,D) a layer or None for t = 0.
-        Returns the decoder's output (B,T,d_model) and the keys and values of all t + T positions.
+        tgt_in (B,T); memory from `memory_keys_values` and src_keep, both of the B rows or, where K rows in
+        turn share a source, of the B/K sources. past: one pair (B,H,C,D) a layer whose first `start` of C
+        positions are filled, as an earlier call returned it; None for start = 0. Returns the decoder's output
+        (B,T,d_model) and such pairs for the next call, which are the same ones while they have room.
         """
-        start = 0 if past is None else past[0][0].size(2)
-        length = tgt_in.size(1)
+        end = start + tgt_in.size(1)
         states = self.tgt_embedding(tgt_in, start)
-        memory_bias = attention_bias(src_keep[:, None, None, :], states.dtype)  # (B,1,1,S)
+        memory_bias = attention_bias(src_keep[:, None, None, :], states.dtype)  # (B/K,1,1,S)
+        keys = end
+        if past is not None:
+            past = [with_room(keys_values, end + -end % ROOM) for keys_values in past]
+            keys = past[0][0].size(2)
         causal_bias = None
-        if length > 1:
-            causal_bias = attention_bias(
-                causal_keep(start + length, states.device)[start:], states.dtype
-            )  # (T,t+T)
+        if keys > 1:
+            causal_bias = attention_bias(causal_keep(start, end, keys, states.device), states.dtype)  # (T,C)
         present = []
         for index, layer in enumerate(self.decoder):
             before = None if past is None else past[index]
-            states, keys_values = layer(states, memory[index], causal_bias, memory_bias, before, record)
+            states, keys_values = layer(
+                states, memory[index], causal_bias, memory_bias, before, start, record
+            )
             present.append(keys_values)
         states = self.decoder_norm(states)
         if self.config.scale == "prj":  # here, so that whoever projects the states cannot forget it

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nmt.config import DecodeConfig
 from nmt.data.batching import pad_source
 from nmt.data.vocabulary import EOS
-from nmt.decoding.beam import _largest, beam_search
+from nmt.decoding.beam import beam_search
 from nmt.decoding.greedy import greedy
 from nmt.decoding.rules import Rules
 from nmt.decoding.search import SearchOptions, search
@@ -183,18 +183,6 @@ def test_of_equally_probable_hypotheses_the_lower_beam_and_then_the_lower_token_
     nn.init.zeros_(network.projection.bias)  # every token is as probable as any other
     for ranked in beams(network, [[5, 6], [7] * 9], 3, 0.0, max_length_extra=4):
         assert [one.ids for one in ranked] == [(), (4,), (4, 4)]
-
-
-def test_the_largest_are_those_of_a_stable_sort() -> None:
-    torch.manual_seed(1)
-    for width, count in ((7, 7), (50, 6), (3000, 10)):
-        for steps in (2, 5, 1000):
-            scores = -torch.randint(steps, (9, width)).float() / 3
-            scores[scores < -300] = -torch.inf
-            scores[0] = 0.0
-            scores[1, 1::2] = -0.0
-            expected = scores.argsort(dim=1, descending=True, stable=True)[:, :count]
-            assert torch.equal(_largest(scores, count), expected)
 
 
 # --- ensembles --------------------------------------------------------------------------------------------

@@ -39,13 +39,14 @@ class Scripted:
         names = memory[:, None, :1, None]  # (B,1,1,1)
         return [(names, names)]
 
-    def advance(self, tgt_in: Tensor, memory: Any, src_keep: Tensor, past: Any) -> tuple[Tensor, list[Any]]:
-        tokens = tgt_in[:, None, :, None]  # (B,1,1,1)
-        if past is not None:
-            tokens = torch.cat((past[0][0], tokens), dim=2)
+    def advance(
+        self, tgt_in: Tensor, memory: Any, src_keep: Tensor, past: Any, start: int
+    ) -> tuple[Tensor, list[Any]]:
+        tokens = torch.cat((past[0][0][:, :, :start], tgt_in[:, None, :, None]), dim=2)  # (B,1,start+1,1)
         self.batch_sizes.append(len(tgt_in))
         states = []
-        for name, said in zip(memory[0][0].flatten().tolist(), tokens[:, 0, :, 0].tolist(), strict=True):
+        names = memory[0][0][:, 0, 0, 0].tolist()
+        for name, said in zip(names, tokens[:, 0, :, 0].tolist(), strict=True):
             script = self.script[name]
             assert said[0] == BOS
             assert said[1 : len(script) + 1] == script[: len(said) - 1]
@@ -167,8 +168,29 @@ def test_network_weights_in_bf16_still_give_scores_in_float32() -> None:
     found = translate_ids(network, sentences(5), DecodeConfig(beam=1), device="cpu")
     assert all(hypothesis.log_prob < 0.0 for hypothesis in found)
     _, after = step_once(network, sentences(5))
-    assert after.past is not None
     assert after.past[0][0].dtype == torch.bfloat16
+
+
+def test_batches_in_threads_give_what_they_give_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, texts = build(), sentences(40)
+    decode = DecodeConfig(beam=1, batch_tokens=30)
+    counts: list[int] = []
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = translate_ids(network, texts, decode, device="cpu")
+        torch.set_num_threads(3)
+        found = translate_ids(network, texts, decode, device="cpu", progress=counts.append)
+        assert torch.get_num_threads() == 3
+        assert_same(found, expected)
+        assert sum(counts) == 40
+        assert len(counts) > 5
+        monkeypatch.setattr(network, "encode", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            translate_ids(network, texts, decode, device="cpu")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 # --- the state --------------------------------------------------------------------------------------------
@@ -190,11 +212,30 @@ def test_a_reordered_state_goes_on_as_its_parents_would() -> None:
     parents = torch.tensor([3, 0, 3, 4])
     tokens = torch.tensor([7, 5, 9, 6, 8])
     expected, whole = after.step(network, tokens)
-    found, part = after.reorder(parents).step(network, tokens[parents])
+    found, part = after.reorder(parents, parents).step(network, tokens[parents])
     torch.testing.assert_close(found, expected[parents], atol=1e-5, rtol=1e-5)
     assert part.position == whole.position == 2
-    fresh = DecoderState.start(network, *source([5, 6])).reorder(torch.tensor([0, 0]))
-    assert (len(fresh.src_keep), fresh.past) == (2, None)
+    twice = torch.tensor([0, 0])
+    fresh = DecoderState.start(network, *source([5, 6])).reorder(twice, twice)
+    assert len(fresh.src_keep) == len(fresh.past[0][0]) == 2
+
+
+@torch.no_grad()
+def test_rows_that_share_a_sentence_are_decoded_as_if_each_had_it() -> None:
+    network, tokens = build(), torch.tensor([7, 5, 9, 6, 8, 7])
+    src = torch.tensor([[5, 6, 9, EOS], [8, EOS, PAD, PAD]])
+    shared = DecoderState.start(network, src, src != PAD, beam=3)
+    each = src.repeat_interleave(3, 0)
+    alone = DecoderState.start(network, each, each != PAD)
+    for _ in range(20):  # beyond the room that there is at first
+        mine, shared = shared.step(network, tokens)
+        expected, alone = alone.step(network, tokens)
+        torch.testing.assert_close(mine, expected, atol=1e-5, rtol=1e-5)
+    assert len(shared.memory[0][0]) == 2
+    rows, sentences = torch.tensor([5, 3, 3]), torch.tensor([1])
+    mine, _ = shared.reorder(rows, sentences).step(network, tokens[rows])
+    expected, _ = alone.reorder(rows, rows).step(network, tokens[rows])
+    torch.testing.assert_close(mine, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_rules_forbid_tokens_and_leave_all_others_their_probability() -> None:

@@ -105,8 +105,10 @@ def test_a_query_with_nothing_to_attend_to_takes_the_mean(
 
 
 def test_the_causal_mask_shows_each_position_itself_and_what_stands_before() -> None:
-    keep = causal_keep(4, torch.device("cpu"))
+    keep = causal_keep(0, 4, 4, torch.device("cpu"))
     assert keep.tolist() == [[s <= t for s in range(4)] for t in range(4)]
+    later = causal_keep(2, 4, 6, torch.device("cpu"))  # two queries, and keys with room for two more
+    assert later.tolist() == [[s <= t for s in range(6)] for t in (2, 3)]
 
 
 def test_attention_weights_are_dropped_only_while_training() -> None:

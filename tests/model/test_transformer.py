@@ -229,9 +229,10 @@ def test_advancing_in_pieces_equals_one_forward(norm: str, chunks: tuple[int, ..
     network = build(norm=norm).eval()
     src, src_keep, tgt_in, _ = random_batch()
     memory = network.memory_keys_values(network.encode(src, src_keep))
-    past, pieces = None, []
+    past, start, pieces = None, 0, []
     for piece in tgt_in.split(chunks, dim=1):
-        states, past = network.advance(piece, memory, src_keep, past)
+        states, past = network.advance(piece, memory, src_keep, past, start)
+        start += piece.size(1)
         pieces.append(network.logits(states))
     whole = network(src, src_keep, tgt_in)
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-5, rtol=1e-5)

@@ -78,7 +78,7 @@ def in_steps(network: Transformer, src: Tensor, src_keep: Tensor, tgt_in: Tensor
     """Logits (B,T,V) as cached decoding computes them, one position at a time."""
     memory, past, pieces = network.memory_keys_values(network.encode(src, src_keep)), None, []
     for column in tgt_in.split(1, dim=1):
-        states, past = network.advance(column, memory, src_keep, past)
+        states, past = network.advance(column, memory, src_keep, past, len(pieces))
         pieces.append(network.logits(states))
     return torch.cat(pieces, dim=1)
 
@@ -154,7 +154,9 @@ def test_no_output_depends_on_a_later_input_at_all(variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_without_the_causal_mask_it_would(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        transformer_module, "causal_keep", lambda length, device: torch.ones(length, length, dtype=torch.bool)
+        transformer_module,
+        "causal_keep",
+        lambda start, end, keys, device: torch.ones(end - start, keys, dtype=torch.bool),
     )
     for difference in outputs_with_changes(build(variant), Transformer.__call__):
         assert (difference > 0.0).all()
@@ -219,8 +221,8 @@ def test_asking_for_attention_weights_changes_no_output(variant: str) -> None:
         memory = network.encode(src, src_keep, [])
         torch.testing.assert_close(memory, network.encode(src, src_keep), atol=1e-5, rtol=1e-5)
         keys_values = network.memory_keys_values(memory)
-        asked, _ = network.advance(tgt_in, keys_values, src_keep, None, [])
-        plain, _ = network.advance(tgt_in, keys_values, src_keep, None)
+        asked, _ = network.advance(tgt_in, keys_values, src_keep, record=[])
+        plain, _ = network.advance(tgt_in, keys_values, src_keep)
     torch.testing.assert_close(asked, plain, atol=1e-5, rtol=1e-5)
 
 
