@@ -34,7 +34,7 @@ smoke: setup  ## run the whole pipeline in a minute, in a temporary folder
 	@bash scripts/smoke.sh
 
 bench: setup  ## measure speed
-	$(VENV_PYTHON) scripts/bench.py
+	$(VENV_PYTHON) scripts/benchmark.py
 
 clean:  ## remove .venv and the tools' caches; data/ and runs/ stay
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,78 +1,119 @@
-"""Measure this machine: target tokens a second in training, sentences a second in decoding, share of padding.
+"""Measure nmt on this machine: training, decoding, starting; beside its peers; and how cost grows.
 
-Runs on prepared data (made first where it is missing) and keeps nothing. Figures of two machines, or of two
-moments of a busy one, are not comparable; ratios within one run are.
+    python scripts/benchmark.py                          the captions, a network of theirs, untrained
+    python scripts/benchmark.py --model runs/base --peers --growth
+
+Prints ratios first and absolute figures after them, and saves both as JSON. Figures of two machines, or of
+two moments of a busy one, are not comparable; ratios within one run are.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from nmt.errors import NmtError
+from nmt.runtime import spare_the_machine
 
-from nmt.config import Config, load_config
-from nmt.data.batching import make_batch, plan_batches, token_share
-from nmt.data.dataset import PreparedData
-from nmt.data.vocabulary import PAD
-from nmt.decoding.search import translate_ids
-from nmt.model.transformer import Transformer
-from nmt.prepare import open_or_prepare
-from nmt.runtime import device_line, seed_everything, select_device, select_precision
-from nmt.training.loss import projection_loss
-from nmt.training.optimizer import make_optimizer
+if TYPE_CHECKING:
+    from benchmark_own import Bench, Section
 
-
-def training_speed(config: Config, data: PreparedData, device: torch.device, steps: int) -> float:
-    """Median target tokens a second over `steps` optimizer steps, the first ten of which do not count."""
-    split = data.split(data.train)
-    network = Transformer(config.model, len(data.src_vocabulary), len(data.tgt_vocabulary)).to(device)
-    optimizer = make_optimizer(network, config.train)
-    precision = select_precision(config.precision, device, training=True)
-    speeds = []
-    for rows in plan_batches(split, config.train.batch_tokens, seed=1, epoch=0)[: steps + 10]:
-        begun = time.perf_counter()
-        batch = make_batch(split, rows).to(device)
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, dtype=precision, enabled=precision != torch.float32):
-            states = network.decode(batch.tgt_in, network.encode(batch.src, batch.src_keep), batch.src_keep)
-            real = batch.tgt_out != PAD
-            loss, _ = projection_loss(states[real], network.projection.weight, batch.tgt_out[real], 0.1)
-        (loss / batch.num_tokens).backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0).item()
-        optimizer.step()
-        speeds.append(batch.num_tokens / (time.perf_counter() - begun))
-    return statistics.median(speeds[10:])
+PARTS = ("matmul", "training", "decoding", "start")
+"""What is measured of nmt alone."""
 
 
-def decoding_speed(config: Config, data: PreparedData, device: torch.device) -> float:
-    """Sentences a second of greedy search over the validation split, with an untrained network."""
-    split = data.split(data.val)
-    network = Transformer(config.model, len(data.src_vocabulary), len(data.tgt_vocabulary)).to(device)
-    sentences = [split.src[row].tolist() for row in range(len(split))]
-    begun = time.perf_counter()
-    translate_ids(network, sentences, config.decode.model_copy(update={"beam": 1}), device=device)
-    return len(sentences) / (time.perf_counter() - begun)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", default="captions.yaml")
-    parser.add_argument("--steps", type=int, default=40)
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Measure nmt on this machine.")
+    parser.add_argument(
+        "--config", help="by default the model's own settings, without a model captions.yaml", metavar="NAME"
+    )
     parser.add_argument("--set", "-s", action="append", default=[], metavar="KEY=VALUE")
-    arguments = parser.parse_args()
-    config, data = open_or_prepare(load_config(arguments.config, overrides=arguments.set))
-    seed_everything(config.seed)
-    device = select_device(config.device)
-    print(f"device: {device_line(device, select_precision(config.precision, device, training=True))}")
-    split = data.split(data.train)
-    plan = plan_batches(split, config.train.batch_tokens, seed=config.seed, epoch=0)
-    print(f"batches: {len(plan)} an epoch, {token_share(split, plan):.1%} of their positions are tokens")
-    print(f"training: {training_speed(config, data, device, arguments.steps):,.0f} target tokens/s")
-    speed = decoding_speed(config, data, device)
-    print(f"greedy decoding: {speed:,.0f} sentences/s, each to its length limit (the network is untrained)")
+    parser.add_argument("--model", type=Path, metavar="RUN_OR_FILE", help="decode with this trained model")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--peers", action="store_true", help="a tutorial's loop, JoeyNMT, CTranslate2")
+    parser.add_argument("--growth", action="store_true", help="how cost grows with the input")
+    parser.add_argument("--quick", action="store_true", help="few steps and sentences: to see that it works")
+    parser.add_argument("--steps", type=int, help="training steps that are timed (default 40)")
+    parser.add_argument("--rounds", type=int, help="rounds in which peers alternate (default 3)")
+    parser.add_argument("--out", type=Path, default=Path("build/benchmark.json"), metavar="FILE.json")
+    parser.add_argument(
+        "--work", type=Path, default=Path("build/benchmark"), help="where the peers' environments are kept"
+    )
+    return parser.parse_args(words)
+
+
+def measured(bench: Bench, arguments: argparse.Namespace) -> list[Section]:
+    """Every section that was asked for; each says on standard error that it begins."""
+    import benchmark_ctranslate2
+    import benchmark_growth
+    import benchmark_own
+    import benchmark_peers
+
+    sections = {name: getattr(benchmark_own, f"{name}_section") for name in arguments.only}
+    if arguments.peers:
+        sections |= benchmark_peers.SECTIONS | benchmark_ctranslate2.SECTIONS
+    if arguments.growth:
+        sections |= benchmark_growth.SECTIONS
+    found = []
+    for name, measure in sections.items():
+        print(f"measuring {name} …", file=sys.stderr, flush=True)
+        try:
+            found.append(measure(bench))
+        except benchmark_peers.PeerError as error:
+            found.append(benchmark_own.Section(name, {}, {}, (str(error),)))
+    return found
+
+
+def table(sections: Sequence[Section]) -> str:
+    """The ratios of all sections, then their figures, with each section's notes under it."""
+    lines = []
+    for title, kind in (("ratios", "ratios"), ("absolute figures", "figures")):
+        lines += [title.upper(), ""]
+        for section in sections:
+            values: dict[str, float] = getattr(section, kind)
+            if values:
+                lines.append(section.name)
+                width = max(map(len, values))
+                lines += [f"  {name:<{width}}  {number(value):>12}" for name, value in values.items()]
+                lines.append("")
+    notes = [f"{section.name}: {note}" for section in sections for note in section.notes]
+    return "\n".join([*lines, "NOTES", "", *notes])
+
+
+def number(value: float) -> str:
+    """Four digits or so."""
+    digits = 0 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
+    return f"{value:,.{digits}f}"
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure, print, save; 2 where a user can mend what is wrong."""
+    arguments = parsed(words)
+    spare_the_machine()  # as the nmt command does, before torch is imported
+    from benchmark_own import machine, opened
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            bench = opened(arguments, Path(folder))
+            facts = machine(bench)
+            print("\n".join(f"{name}: {value}" for name, value in facts.items()), end="\n\n", flush=True)
+            sections = measured(bench, arguments)
+    except NmtError as error:
+        print(f"{error}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
+        return 2
+    print(table(sections))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    report = {"machine": facts} | {section.name: section.to_dict() for section in sections}
+    arguments.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"\nsaved: {arguments.out}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -35,8 +35,8 @@ from nmt.data.vocabulary import BOS, EOS, SPECIALS, UNK, build_word_vocabulary
 from nmt.decoding.search import SearchOptions, search
 from nmt.decoding.state import DecoderState, Hypothesis
 from nmt.errors import ConfigError, DataError, ModelFileError
-from nmt.model.transformer import Transformer
 from nmt.model.packed import packed
+from nmt.model.transformer import Transformer
 from nmt.modelfile import Model
 from nmt.translate import CHUNK_LINES, Alignment, ArrivingLines, Translation, Translator
 

@@ -20,7 +20,8 @@ KeysValues = tuple[Tensor, Tensor]
 
 ROOM = 16
 """Keys and values of decoding have room for a multiple of so many positions: a vector of the CPU's. With
-fewer than one vector's keys its softmax and its products take several times as long."""
+fewer than one vector's keys its softmax and its products take several times as long, and in bf16 with any
+number that does not fill its vectors; so softmax is always given float32 and at least one vector."""
 
 
 def attention_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
@@ -54,12 +55,17 @@ def with_room(keys_values: KeysValues, length: int) -> KeysValues:
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(d_k) + bias), the weights of equation 1.
 
-    query (B,H,T,d_k), key (B,H,S,d_k), bias broadcastable to (B,H,T,S) or None; returns (B,H,T,S).
+    query (B,H,T,d_k), key (B,H,S,d_k), bias broadcastable to (B,H,T,S) or None; returns (B,H,T,S), in
+    float32 where the product is narrower.
     """
     scores = query @ key.mT / math.sqrt(query.size(-1))
     if bias is not None:
         scores = scores + bias
-    return scores.softmax(-1)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    keys = scores.size(-1)
+    if keys >= ROOM or scores.device.type != "cpu":
+        return scores.softmax(-1)
+    return F.pad(scores, (0, ROOM - keys), value=-torch.inf).softmax(-1)[..., :keys]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, drop: float = 0.0) -> Tensor:
@@ -73,7 +79,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, drop:
     """
     if query.device.type != "cpu":
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=drop)
-    return dropout(attention_weights(query, key, bias), drop) @ value
+    return dropout(attention_weights(query, key, bias), drop).to(value.dtype) @ value
 
 
 class MultiHeadAttention(nn.Module):
