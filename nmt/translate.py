@@ -46,7 +46,7 @@ from nmt.runtime import (
 
 log = logging.getLogger("nmt")
 
-CHUNK_LINES = 256
+CHUNK_LINES = 1024
 """Most lines of a stream that are translated together: enough to fill batches, few enough to wait for."""
 CHUNK_CHARS = 1_000_000
 """A chunk ends with the line that makes it this long, so that huge lines do not pile up."""

@@ -586,8 +586,8 @@ def test_an_alignment_is_drawn_with_readable_tokens_the_last_layer_first_of_all(
 def test_a_stream_gives_what_translate_gives_line_by_line_in_order(
     translator: Translator, lines: list[str], chunk_sizes: list[int]
 ) -> None:
-    many = ["", *lines[:4], " "] * 100
-    expected = [found.text for found in translator.translate(many[:6])] * 100
+    many = ["", *lines[:4], " "] * 400
+    expected = [found.text for found in translator.translate(many[:6])] * 400
     chunk_sizes.clear()
     found = list(translator.stream(iter(many)))
     assert [translation.source for translation in found] == many
@@ -702,10 +702,11 @@ def test_lines_that_are_already_in_a_pipe_are_translated_together(
     translator: Translator, pipe: tuple[io.BufferedReader, io.FileIO], chunk_sizes: list[int]
 ) -> None:
     reader, writer = pipe
-    writer.write(b"Ein Hund.\n" * 300)
+    count = CHUNK_LINES + 44
+    writer.write(b"Ein Hund.\n" * count)
     writer.close()
-    assert len(list(translator.stream(ArrivingLines(reader, "input")))) == 300
-    assert chunk_sizes == [CHUNK_LINES, 300 - CHUNK_LINES]
+    assert len(list(translator.stream(ArrivingLines(reader, "input")))) == count
+    assert chunk_sizes == [CHUNK_LINES, 44]
 
 
 CONTENTS = (
