@@ -477,7 +477,7 @@ def _read_file(path: Path, settings: _Settings, chain: tuple[Path, ...]) -> None
     if resolved in chain:
         names = " -> ".join(str(link) for link in (*chain, resolved))
         raise ConfigError(f"{path}: extends itself: {names}")
-    values, places = _parse(_read_text(path), str(path))
+    values, places = read_yaml(path)
     parent = values.pop("extends", None)
     if parent is not None:
         if not isinstance(parent, str):
@@ -489,6 +489,11 @@ def _read_file(path: Path, settings: _Settings, chain: tuple[Path, ...]) -> None
         _read_file(beside if is_another else _shipped_config(parent), settings, (*chain, resolved))
         settings.merge({"name": values.get("name", _default_name(path))}, {})
     settings.merge(values, places)
+
+
+def read_yaml(path: Path) -> tuple[dict[str, Any], Places]:
+    """A YAML file's keys and values, and where in the file each stands; raises ConfigError."""
+    return _parse(_read_text(path), str(path))
 
 
 def _read_text(path: Path) -> str:

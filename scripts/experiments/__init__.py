@@ -1,0 +1,1 @@
+"""The parts of scripts/experiment.py, and grids for it."""
