@@ -2,6 +2,7 @@
 
     python scripts/benchmark.py                          the captions, a network of theirs, untrained
     python scripts/benchmark.py --model runs/base --peers --growth
+    python scripts/benchmark.py --model runs/base --only --peers ctranslate2
 
 Prints ratios first and absolute figures after them, and saves both as JSON. Figures of two machines, or of
 two moments of a busy one, are not comparable; ratios within one run are.
@@ -21,10 +22,12 @@ from nmt.errors import NmtError
 from nmt.runtime import spare_the_machine
 
 if TYPE_CHECKING:
-    from benchmark_own import Bench, Section
+    from benchmarks.base import Bench, Measure, Section
 
-PARTS = ("matmul", "training", "decoding", "start")
+PARTS = ("matmul", "training", "decoding", "start", "prepare")
 """What is measured of nmt alone."""
+PEERS = ("tutorial", "joeynmt", "ctranslate2")
+"""What it is measured beside."""
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -35,8 +38,10 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--set", "-s", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--model", type=Path, metavar="RUN_OR_FILE", help="decode with this trained model")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
-    parser.add_argument("--peers", action="store_true", help="a tutorial's loop, JoeyNMT, CTranslate2")
+    parser.add_argument(
+        "--only", nargs="*", default=list(PARTS), metavar="PART", help=f"some or none of {', '.join(PARTS)}"
+    )
+    parser.add_argument("--peers", nargs="*", metavar="PEER", help=f"all or some of {', '.join(PEERS)}")
     parser.add_argument("--growth", action="store_true", help="how cost grows with the input")
     parser.add_argument("--quick", action="store_true", help="few steps and sentences: to see that it works")
     parser.add_argument("--steps", type=int, help="training steps that are timed (default 40)")
@@ -45,28 +50,46 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--work", type=Path, default=Path("build/benchmark"), help="where the peers' environments are kept"
     )
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    for option, named, known in (("--only", arguments.only, PARTS), ("--peers", arguments.peers, PEERS)):
+        if unknown := sorted(set(named or ()) - set(known)):
+            parser.error(f"{option} knows no {unknown[0]}: it knows {', '.join(known)}")
+    return arguments
 
 
-def measured(bench: Bench, arguments: argparse.Namespace) -> list[Section]:
-    """Every section that was asked for; each says on standard error that it begins."""
-    import benchmark_ctranslate2
-    import benchmark_growth
-    import benchmark_own
-    import benchmark_peers
+def chosen(arguments: argparse.Namespace) -> list[Measure]:
+    """What makes each section that was asked for."""
+    from benchmarks import ctranslate2, decoding, growth, joeynmt, starting, training, tutorial
 
-    sections = {name: getattr(benchmark_own, f"{name}_section") for name in arguments.only}
-    if arguments.peers:
-        sections |= benchmark_peers.SECTIONS | benchmark_ctranslate2.SECTIONS
+    known: dict[str, tuple[Measure, ...]] = {
+        "matmul": (training.matmul_section,),
+        "training": (training.training_section,),
+        "decoding": (decoding.decoding_section,),
+        "start": (starting.start_section,),
+        "prepare": (starting.prepare_section,),
+        "tutorial": (tutorial.tutorial_section,),
+        "joeynmt": (joeynmt.joeynmt_training_section, joeynmt.joeynmt_decoding_section),
+        "ctranslate2": (ctranslate2.ctranslate2_section,),
+    }
+    names = [*arguments.only, *(() if arguments.peers is None else arguments.peers or PEERS)]
+    measures = [measure for name in names for measure in known[name]]
     if arguments.growth:
-        sections |= benchmark_growth.SECTIONS
+        measures += [growth.growth_of_prepare_section, growth.growth_of_decoding_section]
+    return measures
+
+
+def measured(bench: Bench, measures: Sequence[Measure]) -> list[Section]:
+    """Every section; each is told of on standard error as it begins."""
+    from benchmarks.base import ProgramError, Section
+
     found = []
-    for name, measure in sections.items():
-        print(f"measuring {name} …", file=sys.stderr, flush=True)
+    for measure in measures:
+        words = measure.__name__.replace("_", " ").removesuffix(" section")
+        print(f"measuring {words} …", file=sys.stderr, flush=True)
         try:
             found.append(measure(bench))
-        except benchmark_peers.PeerError as error:
-            found.append(benchmark_own.Section(name, {}, {}, (str(error),)))
+        except ProgramError as error:
+            found.append(Section(words, {}, {}, (str(error),)))
     return found
 
 
@@ -96,14 +119,14 @@ def main(words: Sequence[str]) -> int:
     """Measure, print, save; 2 where a user can mend what is wrong."""
     arguments = parsed(words)
     spare_the_machine()  # as the nmt command does, before torch is imported
-    from benchmark_own import machine, opened
+    from benchmarks.base import machine, opened
 
     try:
         with tempfile.TemporaryDirectory() as folder:
             bench = opened(arguments, Path(folder))
             facts = machine(bench)
             print("\n".join(f"{name}: {value}" for name, value in facts.items()), end="\n\n", flush=True)
-            sections = measured(bench, arguments)
+            sections = measured(bench, chosen(arguments))
     except NmtError as error:
         print(f"{error}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
         return 2

@@ -167,6 +167,28 @@ def check_training(task: Task) -> dict[str, Any]:
     return measured
 
 
+def check_speed(task: Task) -> dict[str, Any]:
+    """What scripts/benchmark.py tells of matrix products and of training a base-sized network."""
+    from benchmarks.base import Bench
+    from benchmarks.training import matmul_section, training_section
+
+    config, data = task.config("base.yaml")
+    bench = Bench(
+        config=config,
+        data=data,
+        device=select_device("auto"),
+        model=task.trained(),
+        trained=True,
+        steps=40 if GPU else 2,
+        rounds=1,
+        sentences=100,
+        quick=not GPU,
+        work=task.work,
+        folder=task.work,
+    )
+    return {section.name: section.to_dict() for section in (matmul_section(bench), training_section(bench))}
+
+
 def check_resume(task: Task) -> dict[str, Any]:
     """A run stopped by a signal and resumed ends with the weights of one that never stopped.
 
@@ -344,6 +366,7 @@ CHECKS = {
     "attention": Check(check_attention, 60),
     "logits": Check(check_logits, 90, needs_gpu=True),
     "training": Check(check_training, 180),
+    "speed": Check(check_speed, 90),
     "model_file": Check(check_model_file, 120, needs_gpu=True),
     "decoding": Check(check_decoding, 120),
     "resume": Check(check_resume, 120),
