@@ -584,15 +584,16 @@ def test_an_alignment_is_drawn_with_readable_tokens_the_last_layer_first_of_all(
 
 
 def test_a_stream_gives_what_translate_gives_line_by_line_in_order(
-    translator: Translator, lines: list[str], chunk_sizes: list[int]
+    translator: Translator, lines: list[str], chunk_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = ["", *lines[:4], " "] * 400
-    expected = [found.text for found in translator.translate(many[:6])] * 400
+    monkeypatch.setattr(stage, "CHUNK_LINES", 100)
+    many = ["", *lines[:4], " "] * 40
+    expected = [found.text for found in translator.translate(many[:6])] * 40
     chunk_sizes.clear()
     found = list(translator.stream(iter(many)))
     assert [translation.source for translation in found] == many
     assert [translation.text for translation in found] == expected
-    assert chunk_sizes == [CHUNK_LINES, CHUNK_LINES, len(many) - 2 * CHUNK_LINES]
+    assert chunk_sizes == [100, 100, 40]
 
 
 def test_an_endless_stream_is_read_only_as_far_as_it_is_needed(translator: Translator) -> None:
