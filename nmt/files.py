@@ -10,10 +10,11 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from nmt.errors import MachineError
 
@@ -77,6 +78,20 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise _machine_error(error, folder) from error
     _flush_folder(folder.parent)
+
+
+@contextmanager
+def scratch_file(beside: Path) -> Iterator[IO[bytes]]:
+    """A file on the disk of `beside` to write and read again, which has no name and ends with the process.
+
+    So nothing is left of it, however the process ends. Raises MachineError where writing fails.
+    """
+    try:
+        _make_folder(beside.parent)
+        with tempfile.TemporaryFile(dir=beside.parent) as file:
+            yield file
+    except OSError as error:
+        raise _machine_error(error, beside) from error
 
 
 def _swap(draft: Path, folder: Path, old: Path) -> None:

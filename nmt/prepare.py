@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy as np
 from nmt import __version__
 from nmt.config import Config, DataConfig, VocabularyConfig, config_from_mapping
 from nmt.data import captions, multi30k
-from nmt.data.batching import Rows, plan_batches, token_share
-from nmt.data.corpus import Pair, SplitFiles, find_split, find_splits, read_parallel
+from nmt.data.batching import plan_batches, token_share
+from nmt.data.corpus import Pair, SplitFiles, find_split, find_splits, iter_parallel
 from nmt.data.dataset import (
     MANIFEST,
     Flags,
@@ -25,23 +26,26 @@ from nmt.data.dataset import (
     Ragged,
     Split,
     SplitCounts,
+    SplitPart,
     open_prepared,
     prepared_folder,
     read_manifest,
+    running_sum,
     write_prepared,
 )
-from nmt.data.text import Tokenizer, normalise
+from nmt.data.spool import Spool, Types
+from nmt.data.text import Tokenizer
 from nmt.data.vocabulary import Vocabulary, build_subword_vocabulary, build_word_vocabulary
 from nmt.errors import ConfigError, DataError
-from nmt.files import only_one, sha256
+from nmt.files import only_one, scratch_file, sha256
 from nmt.runtime import cache_folder, offline
 
 log = logging.getLogger("nmt")
 
 MULTI30K_TESTS = ("test_2016_flickr", "test_2017_flickr")
 LOCK_TIMEOUT_S = 3600.0
-
-Tokens = list[list[str]]
+PART_PAIRS = 4096
+"""Pairs that are tokenised, encoded and written at once: memory holds no more of the text than these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +78,26 @@ class _Source:
     tests: tuple[str, ...]
     inputs: Mapping[str, str]
 
-    def read(self, split: str) -> Sequence[Pair]:
+    def read(self, split: str) -> Iterator[Pair]:
         if split in self.pairs:
-            return self.pairs[split]
+            return iter(self.pairs[split])
         files = self.files[split]
-        return read_parallel(files.source, files.target)
+        return iter_parallel(files.source, files.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """How one side's lines become numbers of distinct tokens."""
+
+    tokenizer: Tokenizer
+    lowercase: bool
+    types: Types = field(default_factory=Types)
+
+    def number(self, lines: Iterable[str]) -> Ragged:
+        return self.types.number(self.tokenizer.tokenize_many(lines, self.lowercase))
+
+
+_Sides = tuple[_Side, _Side]
 
 
 def prepare(config: Config, *, out: Path | None = None) -> PreparedSummary:
@@ -174,59 +193,42 @@ def _refuse_foreign_folder(folder: Path, config: Config) -> None:
 
 def _build(folder: Path, config: Config) -> None:
     settings = config.data
-    src_tokenizer = Tokenizer(settings.src_lang, settings.src_pipeline)
-    tgt_tokenizer = Tokenizer(settings.tgt_lang, settings.tgt_pipeline)
-    source = _open_source(config)
-    raw = {name: source.read(name) for name in (settings.train, settings.val, *source.tests)}
-    for name, pairs in raw.items():
-        if not pairs:
-            raise DataError(
-                f"split {name} of {settings.source} is empty",
-                hint=f"put sentences into {name}.{settings.src_lang} and {name}.{settings.tgt_lang}",
-            )
-    tokens = {}
-    for name, pairs in raw.items():
-        log.info("tokenising %s: %s pairs", name, f"{len(pairs):,}")
-        tokens[name] = (
-            _tokenize(src_tokenizer, (pair.source for pair in pairs), settings.src_lowercase),
-            _tokenize(tgt_tokenizer, (pair.target for pair in pairs), settings.tgt_lowercase),
-        )
-    train, dropped_empty = _drop_empty(*tokens[settings.train])
-    tokens[settings.train] = train
-    log.info("building the vocabulary")
-    vocabularies = _build_vocabularies(config.vocabulary, *train)
-    splits = {}
-    word_starts = None
-    for name, sides in tokens.items():
-        split = _encode(name, sides, vocabularies)
-        if name != settings.train:
-            splits[name] = split, SplitCounts.of(split, pairs_read=len(raw[name]))
-            continue
-        kept = _short_rows(split, settings.max_tokens)
-        short, dropped_long = split.select(kept), len(split) - len(kept)
-        counts = SplitCounts.of(
-            short, pairs_read=len(raw[name]), dropped_empty=dropped_empty, dropped_long=dropped_long
-        )
-        splits[name] = short, counts
-        if config.vocabulary.kind == "subword":
-            word_starts = (
-                _word_starts(sides[0], kept, vocabularies[0]),
-                _word_starts(sides[1], kept, vocabularies[1]),
-            )
-    write_prepared(
-        folder,
-        settings=config.data_settings(),
-        inputs=source.inputs,
-        versions=_versions(),
-        splits=splits,
-        raw={
-            name: ([pair.source for pair in raw[name]], [pair.target for pair in raw[name]])
-            for name in (settings.val, *source.tests)
-        },
-        src_vocabulary=vocabularies[0],
-        tgt_vocabulary=vocabularies[1],
-        word_starts=word_starts,
+    sides = (
+        _Side(Tokenizer(settings.src_lang, settings.src_pipeline), settings.src_lowercase),
+        _Side(Tokenizer(settings.tgt_lang, settings.tgt_pipeline), settings.tgt_lowercase),
     )
+    source = _open_source(config)
+    evaluation = (settings.val, *source.tests)
+    sizes = _count_pairs(source, (settings.train, *evaluation), settings)
+    with scratch_file(beside=folder) as file:
+        spool = Spool(file)
+        for name, size in sizes.items():
+            log.info("tokenising %s: %s pairs", name, f"{size:,}")
+            spool.write(name, _number(name, source.read(name), sides))
+        log.info("building the vocabulary")
+        vocabularies = _build_vocabularies(config.vocabulary, *_count_tokens(spool, settings.train, sides))
+        spellings = sides[0].types.encode(vocabularies[0]), sides[1].types.encode(vocabularies[1])
+        write_prepared(
+            folder,
+            settings=config.data_settings(),
+            inputs=source.inputs,
+            versions=_versions(),
+            splits={
+                name: _encode_training(spool.read(name), spellings, config)
+                if name == settings.train
+                else _encode(spool.read(name), spellings)
+                for name in sizes
+            },
+            raw={
+                name: (
+                    (pair.source for pair in source.read(name)),
+                    (pair.target for pair in source.read(name)),
+                )
+                for name in evaluation
+            },
+            src_vocabulary=vocabularies[0],
+            tgt_vocabulary=vocabularies[1],
+        )
 
 
 def _open_source(config: Config) -> _Source:
@@ -302,21 +304,44 @@ def _hash_files(files: Mapping[str, SplitFiles]) -> dict[str, str]:
     return {path.name: sha256(path) for split in files.values() for path in (split.source, split.target)}
 
 
-def _tokenize(tokenizer: Tokenizer, lines: Iterable[str], lowercase: bool) -> Tokens:
-    return list(tokenizer.tokenize_many(normalise(line, lowercase=lowercase) for line in lines))
+def _count_pairs(source: _Source, names: Iterable[str], settings: DataConfig) -> dict[str, int]:
+    """The pairs of each split; text that cannot be read is refused here, before the long work."""
+    sizes = {name: sum(1 for _ in source.read(name)) for name in names}
+    for name, size in sizes.items():
+        if not size:
+            raise DataError(
+                f"split {name} of {settings.source} is empty",
+                hint=f"put sentences into {name}.{settings.src_lang} and {name}.{settings.tgt_lang}",
+            )
+    return sizes
 
 
-def _drop_empty(src: Tokens, tgt: Tokens) -> tuple[tuple[Tokens, Tokens], int]:
-    kept = [(s, t) for s, t in zip(src, tgt, strict=True) if s and t]
-    if not kept:
+def _number(name: str, pairs: Iterator[Pair], sides: _Sides) -> Iterator[Split]:
+    """A split in parts, as numbers of the sides' types."""
+    src, tgt = sides
+    while part := list(itertools.islice(pairs, PART_PAIRS)):
+        yield Split(name, src.number(pair.source for pair in part), tgt.number(pair.target for pair in part))
+
+
+def _drop_empty(split: Split) -> Split:
+    return split.select(((split.src.lengths > 0) & (split.tgt.lengths > 0)).nonzero()[0])
+
+
+def _count_tokens(spool: Spool, train: str, sides: _Sides) -> tuple[Counter[str], Counter[str]]:
+    """How often each token occurs in the training pairs that are not dropped as empty."""
+    src, tgt = (side.types for side in sides)
+    counts = (
+        src.count(_drop_empty(part).src for part in spool.read(train)),
+        tgt.count(_drop_empty(part).tgt for part in spool.read(train)),
+    )
+    if not counts[0]:
         raise DataError("no training pair has text on both sides")
-    return ([s for s, _ in kept], [t for _, t in kept]), len(src) - len(kept)
+    return counts
 
 
 def _build_vocabularies(
-    settings: VocabularyConfig, src: Tokens, tgt: Tokens
+    settings: VocabularyConfig, src_counts: Counter[str], tgt_counts: Counter[str]
 ) -> tuple[Vocabulary, Vocabulary]:
-    src_counts, tgt_counts = (Counter(token for line in side for token in line) for side in (src, tgt))
     if settings.joint:
         joint = _build_vocabulary(settings, src_counts + tgt_counts)
         return joint, joint
@@ -329,30 +354,50 @@ def _build_vocabulary(settings: VocabularyConfig, counts: Counter[str]) -> Vocab
     return build_subword_vocabulary(counts, size=settings.size)
 
 
-def _encode(name: str, sides: tuple[Tokens, Tokens], vocabularies: tuple[Vocabulary, Vocabulary]) -> Split:
-    src, tgt = (
-        Ragged.of([vocabulary.encode(line) for line in side], len(vocabulary))
-        for side, vocabulary in zip(sides, vocabularies, strict=True)
-    )
-    return Split(name, src, tgt)
+def _encode(parts: Iterable[Split], spellings: tuple[Ragged, Ragged]) -> Iterator[SplitPart]:
+    """Numbered lines as ids, all of them; `spellings` has the ids of each source and target type."""
+    for words in parts:
+        ids = _spell(words, spellings)
+        yield SplitPart(ids, SplitCounts.of(ids, pairs_read=len(words)))
 
 
-def _short_rows(split: Split, max_tokens: int) -> Rows:
-    rows = split.rows_within(max_tokens)
-    if not len(rows):
+def _encode_training(
+    parts: Iterable[Split], spellings: tuple[Ragged, Ragged], config: Config
+) -> Iterator[SplitPart]:
+    """Numbered pairs as ids, without those that have an empty or an over-long side."""
+    max_tokens = config.data.max_tokens
+    any_kept = False
+    for read in parts:
+        words = _drop_empty(read)
+        spelt = _spell(words, spellings)
+        rows = spelt.rows_within(max_tokens)
+        ids, short = spelt.select(rows), words.select(rows)
+        counts = SplitCounts.of(
+            ids,
+            pairs_read=len(read),
+            dropped_empty=len(read) - len(words),
+            dropped_long=len(words) - len(short),
+        )
+        starts = None
+        if config.vocabulary.kind == "subword":
+            starts = _word_starts(short.src, spellings[0]), _word_starts(short.tgt, spellings[1])
+        any_kept = any_kept or len(short) > 0
+        yield SplitPart(ids, counts, starts)
+    if not any_kept:
         raise DataError(
             f"every training pair has more than {max_tokens} tokens on a side", hint="raise data.max_tokens"
         )
-    return rows
 
 
-def _word_starts(lines: Tokens, rows: Rows, vocabulary: Vocabulary) -> Flags:
-    """Which ids of the given lines open a word; sampling other subwords needs to know."""
-    kept = [lines[row] for row in rows.tolist()]
-    pieces = {token: len(vocabulary.encode([token])) for token in {token for line in kept for token in line}}
-    counts = np.array([pieces[token] for line in kept for token in line])
-    starts = np.zeros(counts.sum(), dtype=np.bool_)
-    starts[np.cumsum(counts) - counts] = True
+def _spell(words: Split, spellings: tuple[Ragged, Ragged]) -> Split:
+    return Split(words.name, words.src.spelt(spellings[0]), words.tgt.spelt(spellings[1]))
+
+
+def _word_starts(words: Ragged, spellings: Ragged) -> Flags:
+    """Which ids of spelt lines open a word; sampling other subwords needs to know."""
+    ends = running_sum(spellings.lengths[words.ids])
+    starts = np.zeros(ends[-1], dtype=np.bool_)
+    starts[ends[:-1]] = True
     return starts
 
 

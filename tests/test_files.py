@@ -17,6 +17,7 @@ from nmt.files import (
     clear_drafts,
     only_one,
     remove_folder,
+    scratch_file,
     whole_folder,
     write_whole,
 )
@@ -165,3 +166,20 @@ with only_one(Path({str(path)!r}), doing="waiting", timeout_s=0):
         other.wait()
     with only_one(path, doing="waiting", timeout_s=0):
         pass
+
+
+def test_a_scratch_file_is_read_again_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    with scratch_file(beside=tmp_path / "sub" / "folder") as file:
+        file.write(b"text")
+        file.seek(0)
+        assert file.read() == b"text"
+    assert list((tmp_path / "sub").iterdir()) == []
+
+
+def test_a_scratch_file_that_finds_no_room_is_the_machines_fault(tmp_path: Path) -> None:
+    with (
+        pytest.raises(MachineError, match=r"folder could not be written: No space left") as raised,
+        scratch_file(beside=tmp_path / "folder"),
+    ):
+        raise OSError(28, "No space left on device")
+    assert str(tmp_path) in (raised.value.hint or "")

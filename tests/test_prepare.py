@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import nmt.prepare
 from nmt.config import Config, DataConfig, VocabularyConfig, load_config
 from nmt.data.batching import plan_batches, token_share
 from nmt.data.dataset import FORMAT, open_prepared, read_manifest
 from nmt.data.text import Tokenizer, detokenize
-from nmt.errors import ConfigError, DataError
+from nmt.errors import ConfigError, DataError, MachineError
 from nmt.prepare import open_or_prepare, prepare
 
 PAIRS = [("Ein Hund läuft.", "A dog runs."), ("Zwei Katzen schlafen.", "Two cats sleep.")] * 3
@@ -51,8 +54,12 @@ def test_ids_lead_back_to_the_text() -> None:
 
 def test_training_pairs_with_an_empty_side_are_dropped_as_pairs_and_counted() -> None:
     train = [*PAIRS, ("", "Nothing."), ("Nichts.", " \u200b\t"), ("\u00a0", "")]
-    counts = prepare(write_corpus(Path("corpus"), train)).data.manifest.counts["train"]
+    words = VocabularyConfig(kind="word")
+    data = prepare(write_corpus(Path("corpus"), train).replace(vocabulary=words)).data
+    counts = data.manifest.counts["train"]
     assert (counts.pairs_read, counts.pairs_kept, counts.dropped_empty) == (9, 6, 3)
+    assert "▁Katzen" in data.src_vocabulary.pieces
+    assert not {"▁Nothing", "▁Nichts"} & set(data.src_vocabulary.pieces)
 
 
 def test_over_long_training_pairs_are_dropped_and_counted_and_evaluation_lines_never() -> None:
@@ -81,6 +88,74 @@ def test_the_pieces_from_one_word_start_to_the_next_spell_the_words_of_the_kept_
         expected = [token for pair in kept for token in tokenizer(pair[side == "tgt"])]
         assert ["".join(vocabulary.decode(word)) for word in words] == expected
         assert max(map(len, words)) > 1
+
+
+@pytest.mark.parametrize("kind", ["subword", "word"])
+def test_the_folder_is_the_same_whatever_is_tokenised_at_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = ("Hund " * 200, "dog " * 200)
+    train = [("", "Nothing."), *PAIRS, long, ("Nichts.", " "), ("Ein Straßenhund bellt…", "Barks…"), *PAIRS]
+    config = write_corpus(Path("corpus"), train, val=[("", ""), PAIRS[0], long, PAIRS[1]])
+    config = config.replace(vocabulary=VocabularyConfig(kind=kind, size=60))
+    found = []
+    for pairs in (1, 2, 5, 1000):
+        monkeypatch.setattr(nmt.prepare, "PART_PAIRS", pairs)
+        folder = prepare(config, out=Path(f"by{pairs}")).folder
+        found.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert all(other == found[0] for other in found[1:])
+    counts = open_prepared(folder).manifest.counts["train"]
+    assert (counts.pairs_read, counts.pairs_kept) == (16, 13)
+    assert (counts.dropped_empty, counts.dropped_long) == (2, 1)
+
+
+def test_memory_does_not_grow_with_the_number_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nmt.prepare, "PART_PAIRS", 256)
+
+    def peak_mb(pairs: int) -> float:
+        config = write_corpus(Path(f"corpus{pairs}"), (PAIRS * pairs)[:pairs])
+        tracemalloc.start()
+        prepare(config)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak / 1e6
+
+    peak_mb(10)  # what is imported and cached
+    assert peak_mb(20_000) - peak_mb(2_000) < 2
+
+
+def test_a_fault_in_the_middle_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("_number", "_build_vocabularies", "_word_starts"):
+        with monkeypatch.context() as broken:
+            broken.setattr(nmt.prepare, name, fail)
+            with pytest.raises(MachineError, match="No space left"):
+                prepare(config, out=Path("ready"))
+        assert sorted(path.name for path in Path().iterdir()) == [".ready.lock", "corpus"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this platform kills otherwise")
+def test_a_killed_prepare_leaves_at_most_a_draft_which_the_next_one_clears_away(tmp_path: Path) -> None:
+    config = write_corpus(tmp_path / "corpus", PAIRS)
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    code = (
+        "import os, signal, sys; from pathlib import Path; import nmt.prepare as module\n"
+        "from nmt.config import load_config\n"
+        "setattr(module, sys.argv[1], lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "module.prepare(load_config('config.yaml'), out=Path('ready'))"
+    )
+    for name, left in (("_build_vocabularies", []), ("_word_starts", [".ready.draft"])):
+        killed = subprocess.run([sys.executable, "-c", code, name], capture_output=True, timeout=120)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        found = sorted(path.name for path in tmp_path.iterdir())
+        assert found == [*left, ".ready.lock", "config.yaml", "corpus"]
+    prepare(config, out=Path("ready"))
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == [".ready.lock", "config.yaml", "corpus", "ready"]
 
 
 def test_a_vocabulary_of_words_keeps_no_word_starts() -> None:

@@ -7,6 +7,7 @@ characters of the sentence, so that line k of one side stays the translation of 
 from __future__ import annotations
 
 import gzip
+import itertools
 import logging
 import zlib
 from collections.abc import Iterable, Iterator
@@ -86,14 +87,26 @@ def iter_file(path: Path) -> Iterator[str]:
 
 
 def read_parallel(source: Path, target: Path) -> list[Pair]:
-    """Read two files as pairs, line by line; DataError names both files and counts if these differ."""
-    source_lines, target_lines = read_lines(source), read_lines(target)
-    if len(source_lines) != len(target_lines):
-        raise DataError(
-            f"{source} has {len(source_lines)} lines, but {target} has {len(target_lines)}",
-            hint="line k of one file must translate line k of the other: look for a missing or an extra line",
-        )
-    return [Pair(*lines) for lines in zip(source_lines, target_lines, strict=True)]
+    """Read two files as pairs, line by line; raises as `iter_parallel`."""
+    return list(iter_parallel(source, target))
+
+
+def iter_parallel(source: Path, target: Path) -> Iterator[Pair]:
+    """Yield two files as pairs, line by line, so that no more than a pair is held.
+
+    DataError names both files and counts if these differ, when the shorter one has ended.
+    """
+    lines = itertools.zip_longest(iter_file(source), iter_file(target))
+    for number, (source_line, target_line) in enumerate(lines):
+        if source_line is None or target_line is None:
+            longer = number + 1 + sum(1 for _ in lines)
+            counts = (number, longer) if source_line is None else (longer, number)
+            raise DataError(
+                f"{source} has {counts[0]} lines, but {target} has {counts[1]}",
+                hint="line k of one file must translate line k of the other: "
+                "look for a missing or an extra line",
+            )
+        yield Pair(source_line, target_line)
 
 
 def find_split(folder: Path, split: str, src_lang: str, tgt_lang: str) -> SplitFiles:

@@ -1,21 +1,26 @@
 """The prepared folder: flat arrays of ids with offsets, raw evaluation text, vocabularies, a manifest.
 
-A prepared folder is whole or not there: it is written under another name and renamed. Arrays are
-memory-mapped, so opening one costs no more for a large corpus than for a small one.
+A prepared folder is whole or not there: it is written under another name and renamed. Arrays are written part
+by part and read memory-mapped, so neither costs more memory for a large corpus than for a small one.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
 from nmt.config import Config
 from nmt.data.corpus import read_lines
@@ -25,6 +30,7 @@ from nmt.files import whole_folder
 
 FORMAT = 2
 MANIFEST = "manifest.json"
+SIDES = ("src", "tgt")
 Ids = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 
@@ -47,20 +53,27 @@ class Ragged:
         """Tokens of each sentence, without special tokens."""
         return np.diff(self.offsets)
 
-    def select(self, rows: npt.NDArray[np.int64]) -> Ragged:
+    def select(self, rows: Ids) -> Ragged:
         """The given sentences, in their order."""
-        ids = [self[row] for row in rows.tolist()]
-        offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
-        return Ragged(np.concatenate([self.ids[:0], *ids]), offsets)
+        lengths = self.offsets[rows + 1] - self.offsets[rows]
+        offsets = running_sum(lengths)
+        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Ragged(self.ids[places], offsets)
+
+    def spelt(self, words: Ragged) -> Ragged:
+        """The sentences with each id i replaced by the ids of the i-th of `words`."""
+        spelt = words.select(self.ids)
+        return Ragged(spelt.ids, spelt.offsets[self.offsets])
 
     @classmethod
-    def of(cls, sentences: Sequence[Sequence[int]], vocabulary_size: int) -> Ragged:
-        """Pack lists of ids, two bytes an id where the vocabulary allows."""
-        offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
-        np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
+    def of(cls, sentences: Iterable[Iterable[int]], vocabulary_size: int) -> Ragged:
+        """Pack lists of ids, two bytes an id where the vocabulary allows; one list is held at a time."""
+        ids, offsets = array("i"), array("q", [0])
+        for sentence in sentences:
+            ids.extend(sentence)
+            offsets.append(len(ids))
         kind = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-        ids = itertools.chain.from_iterable(sentences)
-        return cls(np.fromiter(ids, dtype=np.int32, count=int(offsets[-1])).astype(kind), offsets)
+        return cls(np.array(ids, dtype=kind), np.array(offsets, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,26 @@ class SplitCounts:
             src_lengths=_histogram(split.src.lengths),
         )
 
+    def __add__(self, other: SplitCounts) -> SplitCounts:
+        """What became of the lines of two parts of a split."""
+        lengths = Counter(self.src_lengths) + Counter(other.src_lengths)
+        ours, theirs = asdict(self), asdict(other)
+        del ours["src_lengths"], theirs["src_lengths"]
+        return SplitCounts(
+            **{name: count + theirs[name] for name, count in ours.items()},
+            src_lengths=dict(sorted(lengths.items(), key=lambda item: int(item[0].split("-")[0]))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPart:
+    """Some lines of a split, those that come next, ready to be written."""
+
+    ids: Split
+    counts: SplitCounts
+    word_starts: tuple[Flags, Flags] | None = None
+    """Which source and target ids open a word, where not all do and it is to be kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -165,7 +198,7 @@ class PreparedData:
     def split(self, name: str) -> Split:
         """The ids of a split; raises DataError naming the known ones."""
         self._known(name, (self.train, self.val, *self.tests))
-        return Split(name, *(_load_ragged(self.folder, f"{name}.{side}") for side in ("src", "tgt")))
+        return Split(name, *(_load_ragged(self.folder, f"{name}.{side}") for side in SIDES))
 
     def word_starts(self, side: Literal["src", "tgt"]) -> Flags:
         """Which ids of the training split's side open a word; DataError where each id is a word."""
@@ -216,29 +249,21 @@ def write_prepared(
     settings: Mapping[str, Any],
     inputs: Mapping[str, str],
     versions: Mapping[str, str],
-    splits: Mapping[str, tuple[Split, SplitCounts]],
-    raw: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    splits: Mapping[str, Iterable[SplitPart]],
+    raw: Mapping[str, tuple[Iterable[str], Iterable[str]]],
     src_vocabulary: Vocabulary,
     tgt_vocabulary: Vocabulary,
-    word_starts: tuple[Flags, Flags] | None = None,
 ) -> None:
     """Write a prepared folder so that it appears at once and whole, in place of an older one.
 
-    `splits` holds every split's ids and counts; `raw` the source and target lines of evaluation splits;
-    `word_starts` says which source and target ids of the training split open a word, where not all do.
-    The same arguments give the same bytes.
+    `splits` holds every split's parts, at least one each, which are asked for one after the other and not
+    held; `raw` the source and target lines of evaluation splits. The same text gives the same bytes, in
+    whatever parts it comes.
     """
-    sides = ("src", "tgt")
     with whole_folder(folder) as draft:
-        for name, (split, _) in splits.items():
-            for side, ragged in zip(sides, (split.src, split.tgt), strict=True):
-                np.save(draft / f"{name}.{side}.ids.npy", ragged.ids, allow_pickle=False)
-                np.save(draft / f"{name}.{side}.offsets.npy", ragged.offsets, allow_pickle=False)
-        for side, flags in zip(sides, word_starts or (), strict=False):
-            name = f"{settings['data']['train']}.{side}.starts.npy"
-            np.save(draft / name, np.packbits(flags), allow_pickle=False)
+        counts = {name: _write_split(draft, name, parts) for name, parts in splits.items()}
         for name, texts in raw.items():
-            for side, lines in zip(sides, texts, strict=True):
+            for side, lines in zip(SIDES, texts, strict=True):
                 _write_lines(draft / f"{name}.{side}.txt", lines)
         src_vocabulary.save(draft, "src")
         tgt_vocabulary.save(draft, "tgt")
@@ -247,7 +272,7 @@ def write_prepared(
             inputs=inputs,
             versions=versions,
             tests=tuple(name for name in raw if name != settings["data"]["val"]),
-            counts={name: counts for name, (_, counts) in splits.items()},
+            counts=counts,
             vocabulary_hash=vocabulary_hash(src_vocabulary, tgt_vocabulary),
             sizes={path.name: path.stat().st_size for path in sorted(draft.iterdir())},
         )
@@ -284,8 +309,84 @@ def open_prepared(folder: Path) -> PreparedData:
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
             raise DataError(f"{path} is missing or damaged", hint=f"delete {folder} and prepare again")
-    vocabularies = (load_vocabulary(folder, side) for side in ("src", "tgt"))
+    vocabularies = (load_vocabulary(folder, side) for side in SIDES)
     return PreparedData(folder, manifest, *vocabularies)
+
+
+def running_sum(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The sum before each value, and that of all: of lengths, the offsets."""
+    return np.concatenate([[0], np.cumsum(values)])
+
+
+def _write_split(folder: Path, name: str, parts: Iterable[SplitPart]) -> SplitCounts:
+    """Write the arrays of a split as its parts come; what they count together."""
+    counts = []
+    with ExitStack() as opened:
+        src, tgt = (opened.enter_context(closing(_SideWriter(folder, f"{name}.{side}"))) for side in SIDES)
+        for part in parts:
+            src_starts, tgt_starts = part.word_starts or (None, None)
+            src.append(part.ids.src, src_starts)
+            tgt.append(part.ids.tgt, tgt_starts)
+            counts.append(part.counts)
+    return functools.reduce(operator.add, counts)
+
+
+class _SideWriter:
+    """The arrays of one side of a split, written part by part."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._ids, self._offsets, self._starts = (
+            _ArrayFile(folder / f"{name}.{part}.npy") for part in ("ids", "offsets", "starts")
+        )
+        self._offsets.append(np.zeros(1, dtype=np.int64))
+        self._end = 0
+        self._bits: Flags = np.zeros(0, dtype=np.bool_)  # fewer than eight: the rest of their byte is to come
+
+    def append(self, sentences: Ragged, starts: Flags | None) -> None:
+        """Write what comes next; `starts` says which of its ids open a word."""
+        self._ids.append(sentences.ids)
+        self._offsets.append(self._end + sentences.offsets[1:])
+        self._end += len(sentences.ids)
+        if starts is not None:
+            flags = np.concatenate([self._bits, starts])
+            whole = len(flags) // 8 * 8
+            self._starts.append(np.packbits(flags[:whole]))
+            self._bits = flags[whole:]
+
+    def close(self) -> None:
+        if len(self._bits):
+            self._starts.append(np.packbits(self._bits))
+        for file in (self._ids, self._offsets, self._starts):
+            file.close()
+
+
+class _ArrayFile:
+    """A flat .npy file that grows, in the end with the bytes of `np.save`; made when its first part comes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._kind = np.dtype(np.uint8)
+        self._count = 0
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        if self._file is None:
+            self._file = self._path.open("xb")
+            self._kind = values.dtype
+            self._write_header(self._file)
+        self._file.write(values.tobytes())
+        self._count += len(values)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.seek(0)
+            self._write_header(self._file)
+            self._file.close()
+
+    def _write_header(self, file: BinaryIO) -> None:
+        """numpy leaves room in it, so that it is of one length whatever the count."""
+        fields = {"descr": dtype_to_descr(self._kind), "fortran_order": False, "shape": (self._count,)}
+        write_array_header_1_0(file, fields)
 
 
 def _load_ragged(folder: Path, name: str) -> Ragged:

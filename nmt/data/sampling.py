@@ -11,12 +11,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.dataset import Flags, Ids, PreparedData, Ragged, Split
+from nmt.data.dataset import Flags, Ids, PreparedData, Ragged, Split, running_sum
 from nmt.data.vocabulary import UNK, SubwordVocabulary, Vocabulary
 from nmt.errors import ConfigError
 
@@ -91,9 +90,9 @@ def find_cuts(side: Ragged, starts: Flags, vocabulary: SubwordVocabulary) -> Cut
     numbers, words = _distinct_words(side.ids, starts)
     cuts = [_cuts_of(word, vocabulary) for word in words]
     pieces = Ragged.of([cut for cuts_of_word in cuts for cut in cuts_of_word], len(vocabulary))
-    first = _running_sum(np.array([len(cuts_of_word) for cuts_of_word in cuts]))
+    first = running_sum(np.array([len(cuts_of_word) for cuts_of_word in cuts]))
     return Cuts(
-        words=Ragged(numbers, _running_sum(starts)[side.offsets]),
+        words=Ragged(numbers, running_sum(starts)[side.offsets]),
         pieces=pieces,
         first=first,
         ends=_ends(pieces, first, np.array(vocabulary.log_probabilities())),
@@ -112,12 +111,10 @@ def cut_anew(cuts: Cuts, share: float, max_tokens: int, random: np.random.Genera
     chosen[changed] = np.minimum(drawn, cuts.first[words[changed] + 1] - 1)
 
     lengths = cuts.pieces.lengths
-    too_long = np.diff(_running_sum(lengths[chosen])[cuts.words.offsets]) > max_tokens
+    too_long = np.diff(running_sum(lengths[chosen])[cuts.words.offsets]) > max_tokens
     chosen = np.where(np.repeat(too_long, cuts.words.lengths), stored, chosen)
 
-    ends = _running_sum(lengths[chosen])  # (W+1,) in the new ids
-    source = np.repeat(cuts.pieces.offsets[chosen] - ends[:-1], lengths[chosen]) + np.arange(ends[-1])
-    return Ragged(cuts.pieces.ids[source], ends[cuts.words.offsets])
+    return Ragged(chosen, cuts.words.offsets).spelt(cuts.pieces)
 
 
 def make_unknown(side: Ragged, share: float, random: np.random.Generator) -> Ragged:
@@ -167,14 +164,9 @@ def _ends(
     scores = ALPHA * np.add.reduceat(log_probabilities[pieces.ids], pieces.offsets[:-1])
     weights = np.exp(scores - np.maximum.reduceat(scores, first[:-1])[word])
     weights[first[:-1]] = 0.0
-    sums = _running_sum(weights)
+    sums = running_sum(weights)
     totals = np.diff(sums[first])
     ends: npt.NDArray[np.float64] = (
         word + (sums[1:] - sums[first][word]) / np.where(totals > 0, totals, 1)[word]
     )
     return ends
-
-
-def _running_sum(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The sum before each value, and that of all."""
-    return np.concatenate([[0], np.cumsum(values)])

@@ -8,6 +8,7 @@ the escaped text. `MARK` therefore always means one space, and joining marked to
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import logging
@@ -51,6 +52,7 @@ _LONG_RUN = re.compile(rf"\S{{{_MAX_RUN_CHARS}}}(?=\S)")
 # switches the tokenizer's cache off (measured: 3.5 times slower), so past this many strings (some 100 MB) we
 # start afresh.
 _MAX_STRINGS = 300_000
+_CACHED_WORDS = 1 << 15
 
 
 def normalise(line: str, lowercase: bool = False) -> str:
@@ -111,14 +113,14 @@ class Tokenizer:
             log.warning("spaCy pipeline %s is for '%s', not for '%s'", pipeline, self._nlp.lang, language)
         self._lock = threading.Lock()
 
-    def __call__(self, line: str) -> list[str]:
+    def __call__(self, line: str, lowercase: bool = False) -> list[str]:
         """Marked tokens of one line, raw or normalised; none for a blank line."""
-        text = normalise(line)
+        text = normalise(line, lowercase)
         return _mark(self._words(text)) if text else []
 
-    def tokenize_many(self, lines: Iterable[str]) -> Iterator[list[str]]:
+    def tokenize_many(self, lines: Iterable[str], lowercase: bool = False) -> Iterator[list[str]]:
         """Marked tokens line by line, lazily and in bounded memory."""
-        return map(self, lines)
+        return map(functools.partial(self, lowercase=lowercase), lines)
 
     def _load(self) -> Any:  # spacy.Language
         return _load_blank(self.language) if self.pipeline is None else _load_installed(self.pipeline)
@@ -146,12 +148,18 @@ def _parts(text: str) -> list[str]:
 
 def _mark(words: Iterable[str]) -> list[str]:
     marked = []
-    mark = MARK
+    after_space = True
     for word in words:
-        text = word.removesuffix(" ")
-        marked.append(mark + escape(text))
-        mark = MARK if word.endswith(" ") else ""
+        marked.append(_forms(word)[after_space])
+        after_space = word.endswith(" ")
     return marked
+
+
+@functools.lru_cache(_CACHED_WORDS)
+def _forms(word: str) -> tuple[str, str]:
+    """The marked token of a word where no space stands before it, and where one does."""
+    text = escape(word.removesuffix(" "))
+    return text, MARK + text
 
 
 def _load_blank(language: str) -> Any:

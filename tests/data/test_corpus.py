@@ -22,6 +22,7 @@ from nmt.data.corpus import (
     find_splits,
     iter_file,
     iter_lines,
+    iter_parallel,
     read_lines,
     read_parallel,
 )
@@ -232,13 +233,23 @@ def test_a_named_pipe_can_be_read(tmp_path: Path) -> None:
     assert read_lines(pipe) == ["eins", "zwei"]
 
 
-def test_files_of_unequal_length_are_refused_with_both_names_and_counts(tmp_path: Path) -> None:
-    source = write(tmp_path / "train.de", "a\nb\nc\n")
-    target = write(tmp_path / "train.en", "a\nb\n")
+@pytest.mark.parametrize("counts", [(3, 2), (2, 3), (0, 1), (1, 0), (5, 1), (1, 5)])
+def test_files_of_unequal_length_are_refused_with_both_names_and_counts(
+    counts: tuple[int, int], tmp_path: Path
+) -> None:
+    source = write(tmp_path / "train.de", "a\n" * counts[0])
+    target = write(tmp_path / "train.en", "a\n" * counts[1])
     with pytest.raises(DataError) as caught:
         read_parallel(source, target)
-    assert f"{source} has 3 lines" in caught.value.message
-    assert f"{target} has 2" in caught.value.message
+    assert f"{source} has {counts[0]} lines" in caught.value.message
+    assert f"{target} has {counts[1]}" in caught.value.message
+
+
+def test_pairs_are_read_one_by_one_as_they_are_asked_for(tmp_path: Path) -> None:
+    pairs = iter_parallel(write(tmp_path / "a.de", "a\nb\n\xff"), write(tmp_path / "a.en", b"A\nB\n\xff"))
+    assert [next(pairs), next(pairs)] == [Pair("a", "A"), Pair("b", "B")]
+    with pytest.raises(DataError, match=r"a\.en, line 3"):
+        next(pairs)
 
 
 def test_empty_lines_keep_their_place(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +11,45 @@ import pytest
 
 from nmt.config import Config
 from nmt.data import dataset
-from nmt.data.dataset import PreparedData, Ragged, open_prepared, prepared_folder, write_prepared
+from nmt.data.dataset import (
+    PreparedData,
+    Ragged,
+    SplitCounts,
+    SplitPart,
+    open_prepared,
+    prepared_folder,
+    write_prepared,
+)
 from nmt.errors import DataError, MachineError
 
 
-def rewrite(data: PreparedData, folder: Path) -> None:
+def parts_of(data: PreparedData, name: str, rows: int) -> Iterator[SplitPart]:
+    """A prepared split as parts of so many rows."""
+    split = data.split(name)
+    for begin in range(0, len(split), rows):
+        end = min(begin + rows, len(split))
+        part = split.select(np.arange(begin, end))
+        starts = None
+        if name == data.train:
+            src, tgt = split.src.offsets, split.tgt.offsets
+            starts = (
+                data.word_starts("src")[src[begin] : src[end]],
+                data.word_starts("tgt")[tgt[begin] : tgt[end]],
+            )
+        yield SplitPart(part, SplitCounts.of(part, pairs_read=len(part)), starts)
+
+
+def rewrite(data: PreparedData, folder: Path, rows: int = 1000) -> None:
     names = (data.train, data.val, *data.tests)
     write_prepared(
         folder,
         settings=data.manifest.settings,
         inputs=data.manifest.inputs,
         versions=data.manifest.versions,
-        splits={name: (data.split(name), data.manifest.counts[name]) for name in names},
+        splits={name: parts_of(data, name, rows) for name in names},
         raw={name: (data.sources(name), data.references(name)) for name in names[1:]},
         src_vocabulary=data.src_vocabulary,
         tgt_vocabulary=data.tgt_vocabulary,
-        word_starts=(data.word_starts("src"), data.word_starts("tgt")),
     )
 
 
@@ -39,6 +63,24 @@ def test_ragged_gives_back_what_was_packed() -> None:
     assert [packed[i].tolist() for i in range(len(packed))] == sentences
     assert packed.lengths.tolist() == [2, 0, 1, 3]
     assert Ragged.of(sentences[:3], 8000).ids.dtype == np.uint16
+
+
+def test_sentences_are_selected_in_the_order_asked_for_and_spelt_word_by_word() -> None:
+    packed = Ragged.of([[5, 6], [], [7], [8, 9, 10]], 100)
+    chosen = packed.select(np.array([3, 1, 0, 3]))
+    assert [chosen[i].tolist() for i in range(len(chosen))] == [[8, 9, 10], [], [5, 6], [8, 9, 10]]
+    assert chosen.ids.dtype == packed.ids.dtype
+    assert len(packed.select(np.array([], dtype=np.int64))) == 0
+    spelt = Ragged.of([[0, 3], [], [1], [2, 2]], 4).spelt(packed)
+    assert [spelt[i].tolist() for i in range(len(spelt))] == [[5, 6, 8, 9, 10], [], [], [7, 7]]
+
+
+def test_the_counts_of_parts_add_up_to_those_of_the_whole(tiny_prepared: PreparedData) -> None:
+    for name in ("train", "val", "test"):
+        first, *others = parts_of(tiny_prepared, name, 7)
+        assert sum((part.counts for part in others), first.counts) == tiny_prepared.manifest.counts[name]
+        spans = list(tiny_prepared.manifest.counts[name].src_lengths)
+        assert list(sum((part.counts for part in others), first.counts).src_lengths) == spans
 
 
 def test_arrays_are_read_from_disk_when_they_are_used(tiny_prepared: PreparedData) -> None:
@@ -60,9 +102,19 @@ def test_where_words_start_is_packed_into_a_bit_an_id(tiny_prepared: PreparedDat
         assert size < len(starts) / 8 + 130  # numpy's header is 128 bytes
 
 
-def test_the_same_content_gives_the_same_bytes(tiny_prepared: PreparedData, tmp_path: Path) -> None:
-    rewrite(tiny_prepared, tmp_path / "again")
+@pytest.mark.parametrize("rows", [1, 3, 64, 1000])
+def test_the_same_content_gives_the_same_bytes_in_whatever_parts(
+    rows: int, tiny_prepared: PreparedData, tmp_path: Path
+) -> None:
+    rewrite(tiny_prepared, tmp_path / "again", rows)
     assert contents(tmp_path / "again") == contents(tiny_prepared.folder)
+
+
+def test_arrays_have_the_bytes_that_numpy_saves(tiny_prepared: PreparedData, tmp_path: Path) -> None:
+    for path in tiny_prepared.folder.glob("*.npy"):
+        np.save(tmp_path / path.name, np.load(path, allow_pickle=False), allow_pickle=False)
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 14
 
 
 def test_a_fault_while_writing_leaves_the_old_folder_and_nothing_else(

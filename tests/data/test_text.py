@@ -202,6 +202,13 @@ def test_a_tokenizer_that_loses_text_is_replaced_by_white_space(words: list[str]
     assert broken("Ein Hund.") == ["▁Ein", "▁Hund."]
 
 
+def test_lines_are_lowercased_where_that_is_asked_for() -> None:
+    lines = ["Ein HUND.", "", "\u0130stanbul"]
+    lowered = [tokenizer("de")(normalise(line, lowercase=True)) for line in lines]
+    assert list(tokenizer("de").tokenize_many(lines, lowercase=True)) == lowered
+    assert lowered[0] == ["▁ein", "▁hund", "."]
+
+
 def test_lines_are_tokenised_lazily() -> None:
     endless = tokenizer("de").tokenize_many(f"Zeile {number}!" for number in itertools.count())
     assert list(itertools.islice(endless, 2)) == [["▁Zeile", "▁0", "!"], ["▁Zeile", "▁1", "!"]]

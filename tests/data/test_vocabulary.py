@@ -372,6 +372,22 @@ def test_what_is_remembered_of_tokens_is_bounded(
     assert fresh._encode_token.cache_info().currsize == 10
 
 
+def test_of_very_many_tokens_every_kth_is_learned_from_and_no_character_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = {f"▁wort{number}": 1 for number in range(2000)} | {"▁oft": 6000, "▁selten": 2, "▁Ω": 1}
+    assert module._thin_out(counts) is counts
+    size = sum(count * (len(token.encode()) + 1) for token, count in counts.items())
+    monkeypatch.setattr(module, "_MOST_TRAINED_BYTES", -(-size // 10))
+    thinned = module._thin_out(counts)
+    assert thinned == module._thin_out(dict(reversed(counts.items())))
+    assert thinned["▁oft"] == 600
+    assert 200 <= sum(1 for token in thinned if token.startswith("▁wort")) <= 210
+    assert set("".join(thinned)) == set("".join(counts))
+    vocabulary = build_subword_vocabulary(Counter(counts), size=100)
+    assert UNK not in vocabulary.encode(counts)
+
+
 # damage
 
 
