@@ -27,7 +27,7 @@ from nmt.decoding.state import Hypothesis
 from nmt.errors import ConfigError, DataError
 from nmt.model.transformer import Transformer
 
-MAX_ROWS = 256
+MAX_ROWS = 192
 """Most hypotheses decoded at once, so that keys and values of many short ones do not fill the memory."""
 
 Ids = Sequence[int]
