@@ -21,10 +21,11 @@ _ROWS = 128
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this torch has the kernels for products in a type."""
-    if dtype == torch.int8:
-        return "x86" in torch.backends.quantized.supported_engines
-    return dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    """Whether this torch has the kernels for products in a type; on an x86 processor it has."""
+    if "x86" not in torch.backends.quantized.supported_engines:
+        return False
+    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return dtype == torch.int8 or (dtype in (torch.float32, torch.bfloat16) and has_onednn)
 
 
 def packed(network: Transformer, dtype: torch.dtype = torch.float32) -> Transformer:
