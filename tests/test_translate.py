@@ -466,7 +466,8 @@ def test_an_ensemble_searches_with_all_its_networks(tiny_model: Model, lines: li
         for weight in other.parameters():
             weight += 0.1 * torch.randn_like(weight)
     ensemble = Translator(tiny_model, dataclasses.replace(tiny_model, network=other))
-    expected = found_directly(tiny_model, lines, tiny_model.network, other, beam=3)
+    networks = packed(tiny_model.network), packed(other)
+    expected = found_directly(tiny_model, lines, *networks, beam=3)
     assert [each.score for each in ensemble.translate(lines, beam=3)] == [each[0].score for each in expected]
     first = Translator(tiny_model).translate(lines, beam=3)
     assert [each.score for each in ensemble.translate(lines, beam=3)] != [each.score for each in first]
