@@ -90,7 +90,9 @@ def test_batches_stay_within_the_budget_and_hold_sentences_of_like_length(
     assert used / sum(rows * width for rows, width in batches) > 0.9
 
 
-@pytest.mark.parametrize(("beam", "expected"), [(1, [192] * 3 + [24]), (5, [38] * 15 + [30]), (999, [1] * 600)])
+@pytest.mark.parametrize(
+    ("beam", "expected"), [(1, [192] * 3 + [24]), (5, [38] * 15 + [30]), (999, [1] * 600)]
+)
 def test_rows_are_capped_however_short_the_sentences_and_wide_the_beam(
     beam: int, expected: list[int], batches: list[tuple[int, int]]
 ) -> None:
