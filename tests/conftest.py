@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:  # what a fixture needs it imports itself, so that light tests
 
 # Threads that wait without spinning: small models stay quick where other work runs beside the tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 TINY = {"train": 200, "val": 20, "test": 30}
 """Pairs of each tiny split."""
@@ -107,3 +111,10 @@ def tiny_model_path(tiny_model: Model, tmp_path_factory: pytest.TempPathFactory)
     path = tmp_path_factory.mktemp("run") / "best.safetensors"
     save_model(path, tiny_model)
     return path
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports one of the scripts, or a part of one."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,17 +26,6 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 SMALL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=4, heads=2, feed_forward=8)
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports one of the benchmark's files."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-
-    def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    return load
 
 
 @pytest.fixture

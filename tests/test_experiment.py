@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -42,17 +41,6 @@ runs:
 evaluate:
 - {{split: test, beam: 2, length_penalty: 0.6}}
 """
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports scripts/experiment.py, or one of its parts."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-
-    def load(name: str) -> Any:
-        return importlib.import_module(name)
-
-    return load
 
 
 @pytest.fixture

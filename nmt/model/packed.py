@@ -46,11 +46,15 @@ def _packed(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     if isinstance(module, nn.Linear):
         return PackedLinear(module, dtype)
     twin = copy.copy(module)
-    twin._modules = {name: part and _packed(part, dtype) for name, part in module._modules.items()}
+    parts = dict(module._modules)
+    twin._modules = {}  # one of its own, before anything is set
     if isinstance(module, FeedForward) and module.activation is ACTIVATIONS["relu"]:
         # what `expand` gives goes straight to `contract`, in the type that that takes
         twin.expand = PackedLinear(module.expand, dtype, relu=True, widens=False)
         twin.activation = nn.Identity()
+        del parts["expand"]
+    for name, part in parts.items():
+        twin._modules[name] = part and _packed(part, dtype)
     return twin.eval()
 
 
