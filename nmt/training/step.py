@@ -20,7 +20,7 @@ from nmt.data.vocabulary import PAD
 from nmt.errors import MachineError
 from nmt.model.transformer import Transformer
 from nmt.runtime import Ranks, is_out_of_memory, mixed_seed
-from nmt.training.loss import consistency_loss, projection_loss
+from nmt.training.loss import projection_loss, r_drop_loss
 from nmt.training.optimizer import WeightAverage, make_optimizer
 
 
@@ -68,31 +68,22 @@ class Objective(nn.Module):
         passes = 2 if settings.r_drop else 1
         with _autocast(batch.src.device, self.precision):
             states, targets = real_states(self.network, batch, passes)  # (passes * N,d_model)
-            smoothed, _ = projection_loss(
-                states,
-                projection.weight,
-                targets,
-                settings.label_smoothing,
-                bias=projection.bias,
-                mass=settings.smoothing_mass,
-            )
-            smoothed = smoothed / passes
-            if passes == 1:
-                return smoothed, smoothed.detach()
-            first, second = states.chunk(2)
-            divergence = consistency_loss(first, second, projection.weight, projection.bias)
-            return smoothed + settings.r_drop * divergence, smoothed.detach()
+            given = states, projection.weight, targets, settings.label_smoothing
+            bias, mass = projection.bias, settings.smoothing_mass
+            if settings.r_drop:
+                return r_drop_loss(*given, settings.r_drop, bias=bias, mass=mass)
+            smoothed, _ = projection_loss(*given, bias=bias, mass=mass)
+            return smoothed, smoothed.detach()
 
 
 def real_states(network: Transformer, batch: Batch, passes: int = 1) -> tuple[Tensor, Tensor]:
-    """The decoder's output (passes * N,d_model) and the ids (passes * N) at positions that are no padding."""
-    src, src_keep, tgt_in, tgt_out = (
-        ids.repeat(passes, 1) if passes > 1 else ids
-        for ids in (batch.src, batch.src_keep, batch.tgt_in, batch.tgt_out)
+    """The decoder's output (passes * N,d_model) and the ids (N) at positions that are no padding."""
+    src, src_keep, tgt_in = (
+        ids.repeat(passes, 1) if passes > 1 else ids for ids in (batch.src, batch.src_keep, batch.tgt_in)
     )
     states = network.decode(tgt_in, network.encode(src, src_keep), src_keep)  # (passes * B,T,d_model)
-    real = tgt_out != PAD
-    return states[real], tgt_out[real]
+    real = batch.tgt_out != PAD
+    return states[real.repeat(passes, 1)], batch.tgt_out[real]
 
 
 @torch.no_grad()

@@ -166,7 +166,7 @@ class Training:
                 spent, totals = seconds_of(functools.partial(self.gradient, work), self.device)
                 gradient += spent
                 optimizer += seconds_of(functools.partial(self.finish, totals), self.device)[0]
-        loss = clock.spent["projection_loss"] + clock.spent["consistency_loss"]
+        loss = clock.spent["projection_loss"] + clock.spent["r_drop_loss"]
         objective, clipping = clock.spent["forward"], clock.spent["clip_grad_norm_"]
         return {
             "data": data,
@@ -198,7 +198,7 @@ class _Clock:
 
     @contextlib.contextmanager
     def on_losses(self) -> Iterator[None]:
-        with self.on(training_step, "projection_loss"), self.on(training_step, "consistency_loss"):
+        with self.on(training_step, "projection_loss"), self.on(training_step, "r_drop_loss"):
             yield
 
 

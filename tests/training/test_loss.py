@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from nmt.data.vocabulary import PAD
 from nmt.training import loss as loss_module
-from nmt.training.loss import consistency_loss, projection_loss
+from nmt.training.loss import projection_loss, r_drop_loss
 
 BIAS = torch.linspace(-0.5, 0.5, 11, dtype=torch.float64)
 
@@ -87,31 +87,46 @@ def test_gradcheck_passes_in_float64_with_smoothing_and_padding(mass: Any) -> No
 # --- R-Drop -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("chunk_rows")
-@pytest.mark.parametrize("bias", [None, BIAS])
-def test_the_consistency_loss_and_its_gradients_equal_both_divergences(bias: Tensor | None) -> None:
-    first, weight, _ = inputs()
-    second = (first.detach() + 0.3 * torch.randn_like(first)).requires_grad_()
-    offset = None if bias is None else bias.clone().requires_grad_()
-    found = consistency_loss(first, second, weight, offset)
-    logs = [F.linear(states, weight, offset).log_softmax(1) for states in (first, second)]
+def r_drop_form(
+    states: Tensor, weight: Tensor, targets: Tensor, smoothing: float, alpha: float, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """R-Drop's objective and the smoothed loss in it, by torch's own functions."""
+    logs = [F.linear(each, weight, bias).log_softmax(1) for each in states.chunk(2)]
+    smoothed = F.cross_entropy(torch.cat(logs), targets.repeat(2), label_smoothing=smoothing, reduction="sum")
     there = F.kl_div(logs[1], logs[0], reduction="sum", log_target=True)
     back = F.kl_div(logs[0], logs[1], reduction="sum", log_target=True)
-    torch.testing.assert_close(found, (there + back) / 2)
-    wanted = [first, second, weight] if offset is None else [first, second, weight, offset]
-    ours = torch.autograd.grad(found / 7, wanted)
-    torch.testing.assert_close(ours, torch.autograd.grad((there + back) / 14, wanted))
+    return smoothed / 2 + alpha * (there + back) / 2, smoothed / 2
 
 
-def test_gradcheck_passes_for_the_consistency_loss() -> None:
-    first, weight, _ = inputs(rows=4)
-    second = (first.detach() * 1.5).requires_grad_()
-    assert torch.autograd.gradcheck(consistency_loss, (first, second, weight))
+@pytest.mark.usefixtures("chunk_rows")
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_r_drops_objective_and_its_gradients_equal_torchs(bias: Tensor | None) -> None:
+    states, weight, targets = inputs(rows=38)
+    offset = None if bias is None else bias.clone().requires_grad_()
+    found = r_drop_loss(states, weight, targets[:19], 0.1, 1.5, bias=offset)
+    wanted = r_drop_form(states, weight, targets[:19], 0.1, 1.5, offset)
+    torch.testing.assert_close(found, wanted)
+    inner = [states, weight] if offset is None else [states, weight, offset]
+    ours, theirs = (torch.autograd.grad(each[0] / 7, inner) for each in (found, wanted))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("mass", ["all", "others"])
+def test_gradcheck_passes_for_r_drop(mass: Any) -> None:
+    states, weight, targets = inputs(rows=8)
+
+    def objective(states: Tensor, weight: Tensor) -> Tensor:
+        return r_drop_loss(states, weight, targets[:4], 0.1, 2.0, mass=mass)[0]
+
+    assert torch.autograd.gradcheck(objective, (states, weight))
 
 
 def test_two_equal_passes_have_no_divergence() -> None:
-    first, weight, _ = inputs()
-    assert consistency_loss(first, first, weight).item() == pytest.approx(0.0, abs=1e-12)
+    states, weight, targets = inputs()
+    objective, smoothed = r_drop_loss(torch.cat((states, states)), weight, targets, 0.1, 5.0)
+    alone, _ = projection_loss(states, weight, targets, 0.1)
+    torch.testing.assert_close((objective, smoothed), (alone, alone))
+    assert not smoothed.requires_grad
 
 
 # --- precision --------------------------------------------------------------------------------------------
