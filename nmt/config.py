@@ -215,7 +215,15 @@ class TrainConfig(Section):
     """Who gets that mass, evenly: all tokens of the vocabulary, or all but the right one and padding."""
     r_drop: NotNegativeFloat = 0.0
     """Weight of the divergence between two passes with different dropout (R-Drop); 0 makes one pass."""
-    subword_dropout: Probability = 0.0
+    risk_epochs: NotNegative = 0
+    """The last so many epochs lower the expected cost of translations that the model draws (minimum risk)."""
+    risk_weight: Annotated[float, Field(gt=0.0)] = 40.0
+    """Weight of that cost, 1 - sentence BLEU, beside the cross-entropy per token."""
+    risk_samples: Annotated[int, Field(ge=2)] = 6
+    """Translations that are drawn of each pair."""
+    risk_learning_rate: Annotated[float, Field(gt=0.0)] = 1e-4
+    """Learning rate at the beginning of those epochs; it falls in a line towards zero."""
+    subword_dropout: Probability = 0.1
     """Share of the training words that are cut into other subwords at random, anew each epoch."""
     word_dropout: Probability = 0.0
     """Share of the source tokens that are read as <unk> at random in training."""
@@ -231,6 +239,24 @@ class TrainConfig(Section):
     """Steps between two lines of metrics.jsonl."""
     keep_checkpoints: Count = 2
     """How many of the last checkpoints are kept."""
+
+    @model_validator(mode="after")
+    def _risk_epochs_come(self) -> Self:
+        if self.risk_epochs > self.epochs:
+            raise ValueError(
+                f"risk_epochs is {self.risk_epochs}, but they are the last of {self.epochs} epochs"
+            )
+        if self.risk_epochs and self.patience is not None:
+            raise ValueError(
+                f"patience is {self.patience} and risk_epochs {self.risk_epochs}: "
+                "a run that stops early would not come to its last epochs"
+            )
+        return self
+
+    @property
+    def first_risk_epoch(self) -> int:
+        """The number, from 0, of the first epoch that lowers the risk; `epochs` where none does."""
+        return self.epochs - self.risk_epochs
 
 
 class DecodeConfig(Section):
@@ -297,15 +323,6 @@ class Config(Section):
                     f"{name} is {longest}, with <eos> one more, but model.max_positions is {rows}: "
                     "learned positions end there"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _subword_dropout_needs_subwords(self) -> Self:
-        if self.train.subword_dropout and self.vocabulary.kind == "word":
-            raise ValueError(
-                f"train.subword_dropout is {self.train.subword_dropout} but vocabulary.kind is 'word': "
-                "words are not cut"
-            )
         return self
 
     def to_yaml(self) -> str:

@@ -7,7 +7,7 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from nmt.errors import DataError
 from nmt.files import write_whole
 from nmt.model.packed import packed
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model, load_models, resolve_model
+from nmt.modelfile import Model, load_models, model_name, resolve_model, work_folder
 from nmt.progress import progress
 from nmt.reporting import attention_maps, make_report, split_report
 from nmt.runtime import (
@@ -238,9 +238,10 @@ def evaluate_splits(
     and the folder that the model's config names; "all" means every one but the training split. `beam` and
     `length_penalty` take the place of the model's own. The files SPLIT.hyp.LANG, SPLIT.ref.LANG and
     SPLIT.json go to `out`, by default `evaluation` beside the model (`evaluation-ensemble` beside the first
-    of several); `report` is an HTML page on all of it. Of several processes that torchrun started each
-    translates its share; the first one writes, and the others get an empty list. Raises DataError for text
-    that cannot be used, ConfigError, ModelFileError, DeviceError, MachineError.
+    of several); for the model that comes with nmt it lies in `runs/multi30k-de-en`. `report` is an HTML page
+    on all of it. Of several processes that torchrun started each translates its share; the first one writes,
+    and the others get an empty list. Raises DataError for text that cannot be used, ConfigError,
+    ModelFileError, DeviceError, MachineError.
     """
     if (source is None) != (reference is None):
         raise DataError(
@@ -269,7 +270,7 @@ def evaluate_splits(
     if not ranks.is_first:
         return []
     single = len(system.files) == 1
-    folder = out or system.files[0].parent / ("evaluation" if single else "evaluation-ensemble")
+    folder = out or work_folder(system.files[0]) / ("evaluation" if single else "evaluation-ensemble")
     scored = [_score(task, system, found, folder, with_report=report is not None) for task, found in done]
     if report is not None:
         pages = [page for _, page in scored if page is not None]
@@ -316,7 +317,7 @@ def translate_split(
     torchtext.
     """
     found = translate_ids(packed(network), _sentences(sources), decode, device=device, progress=progress)
-    return _texts(found, vocabulary)
+    return texts_of([hypothesis.ids for hypothesis in found], vocabulary)
 
 
 # --- what is evaluated ------------------------------------------------------------------------------------
@@ -340,7 +341,7 @@ def load_system(
     dtype = select_precision(precision, where, training=False)
     models = load_models(files, where)
     for file in files:
-        log.info("model %s on %s", file, device_line(where, dtype))
+        log.info("model %s on %s", model_name(file), device_line(where, dtype))
     decode = changed_decode(models[0].config, beam=beam, length_penalty=length_penalty)
     decoders = tuple(packed(model.network, dtype) for model in models)
     return System(files, models, decode, where, dtype, decoders, ranks)
@@ -394,7 +395,7 @@ def _as_tuple(value: Any) -> Any:
 
 def translated_lines(system: System, hypotheses: Sequence[Hypothesis]) -> list[str]:
     """Hypotheses as text."""
-    return _texts(hypotheses, system.model.tgt_vocabulary)
+    return texts_of([hypothesis.ids for hypothesis in hypotheses], system.model.tgt_vocabulary)
 
 
 def _first_test(prepared: PreparedData) -> str:
@@ -431,8 +432,9 @@ def _sentences(sources: Ragged) -> list[list[int]]:
     return [sources[row].tolist() for row in range(len(sources))]
 
 
-def _texts(hypotheses: Sequence[Hypothesis], vocabulary: Vocabulary) -> list[str]:
-    return [detokenize(vocabulary.decode(hypothesis.ids)) for hypothesis in hypotheses]
+def texts_of(sentences: Iterable[Sequence[int]], vocabulary: Vocabulary) -> list[str]:
+    """Each sentence of ids as detokenised text."""
+    return [detokenize(vocabulary.decode(ids)) for ids in sentences]
 
 
 # --- one split --------------------------------------------------------------------------------------------

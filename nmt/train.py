@@ -9,14 +9,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from nmt.config import Config, Section, load_config
+from nmt.data.batching import Batch, without_specials
 from nmt.data.dataset import PreparedData, Split
 from nmt.data.sampling import training_pairs
+from nmt.data.vocabulary import Vocabulary
+from nmt.decoding.search import SearchOptions, search
 from nmt.errors import ConfigError, DeviceError, RunError
-from nmt.evaluate import score_ids
+from nmt.evaluate import score_ids, texts_of
 from nmt.files import clear_drafts, only_one, write_whole
+from nmt.model.packed import packed
 from nmt.model.transformer import Transformer
 from nmt.modelfile import Model, save_model
 from nmt.prepare import open_or_prepare
@@ -25,17 +31,17 @@ from nmt.runtime import (
     device_line,
     environment,
     joined_ranks,
+    mixed_seed,
     seed_everything,
     select_device,
     select_precision,
 )
+from nmt.scoring.metrics import sentence_bleu
 from nmt.scoring.plots import draw_curves
 from nmt.training.checkpoint import RunState
+from nmt.training.risk import Drawn
 from nmt.training.tracking import note_environment
 from nmt.training.trainer import Hooks, Quality, RunFolder, Trainer
-
-if TYPE_CHECKING:
-    import torch
 
 log = logging.getLogger("nmt")
 
@@ -293,6 +299,10 @@ def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder, ranks
         ]
         return Quality(score.value, score.signature, samples)
 
+    def translations(network: Transformer, batch: Batch, step: int) -> Drawn:
+        seed = mixed_seed(config.seed, step)
+        return draw_translations(network, batch, data.tgt_vocabulary, config, seed=seed)
+
     def save(path: Path, network: Transformer, state: RunState) -> None:
         provenance: dict[str, Any] = {
             "environment": environment(next(network.parameters()).device),
@@ -305,4 +315,32 @@ def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder, ranks
         }
         save_model(path, Model(path, shared, network, data.src_vocabulary, data.tgt_vocabulary, provenance))
 
-    return Hooks(quality=quality, save_model=save, draw=lambda events: draw_curves(events, run.curves))
+    return Hooks(
+        quality=quality,
+        save_model=save,
+        draw=lambda events: draw_curves(events, run.curves),
+        translations=translations,
+    )
+
+
+def draw_translations(
+    network: Transformer, batch: Batch, vocabulary: Vocabulary, config: Config, *, seed: int
+) -> Drawn:
+    """Draw train.risk_samples translations of each pair of a batch; a cost is 1 - sentence BLEU.
+
+    They come from the network's own probabilities, without dropout, and depend on the seed and their own
+    source alone. vocabulary: the target's. BLEU is taken on detokenised text, as validations take it.
+    """
+    sources, targets = without_specials(batch)
+    options = SearchOptions(
+        decode=config.decode, nbest=config.train.risk_samples, sample_temperature=1.0, seed=seed
+    )
+    device = batch.src.device
+    found = search([packed(network)], sources, options, device=device)
+    translations = [hypothesis.ids for hypotheses in found for hypothesis in hypotheses]
+    references = [reference for reference in texts_of(targets, vocabulary) for _ in range(options.nbest)]
+    scores = sentence_bleu(
+        texts_of(translations, vocabulary), references, lowercase=config.data.tgt_lowercase
+    )
+    costs = 1 - torch.tensor(scores).view(len(sources), options.nbest) / 100
+    return Drawn.of(translations, costs, device)

@@ -103,10 +103,8 @@ def test_a_key_like_no_other_gets_the_list_of_those_there_are(tmp_path: Path) ->
             "model:\n  positions: learned\n  max_positions: 256",
             "decode.max_source_tokens is 256, with <eos> one more, but model.max_positions is 256",
         ),
-        (
-            "vocabulary:\n  kind: word\ntrain:\n  subword_dropout: 0.1",
-            "train.subword_dropout is 0.1 but vocabulary.kind is 'word'",
-        ),
+        ("train:\n  epochs: 3\n  risk_epochs: 4", "risk_epochs is 4, but they are the last of 3 epochs"),
+        ("train:\n  patience: 3\n  risk_epochs: 1", "patience is 3 and risk_epochs 1"),
         ("vocabulary:\n  joint: false", "share_embeddings is 'all' but vocabulary.joint is false"),
         ("data:\n  src_lang: en", "src_lang and tgt_lang are both 'en'"),
         ("data:\n  val: train", "must be different splits"),

@@ -106,8 +106,8 @@ with joined_ranks() as ranks:
 
     trainer = make_trainer(folder / "spoilt", ranks=ranks, max_steps=3)
     original = trainer.stepper.gradient
-    def gradient(work, step):
-        loss, norm = original(work, step)
+    def gradient(work, step, draw=None):
+        loss, norm = original(work, step, draw)
         return (loss * float("nan") if step == 1 and ranks.rank == 1 else loss), norm
     trainer.stepper.gradient = gradient
     trainer.fit()
@@ -127,6 +127,14 @@ FIFTY: dict[str, dict[str, Any]] = {
         "epochs": 50,
         "batch_sentences": 7,
         "accumulation": 3,
+        "log_every_steps": 1,
+    },
+    "risk": {
+        "max_steps": 50,
+        "epochs": 3,
+        "risk_epochs": 2,
+        "risk_samples": 2,
+        "batch_tokens": 60,
         "log_every_steps": 1,
     },
 }

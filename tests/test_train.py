@@ -11,16 +11,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+import sacrebleu
 import torch
 from torch import Tensor
 
 from nmt.config import Config, DataConfig, ModelConfig, TrainConfig, VocabularyConfig, load_config
+from nmt.data.batching import Batch, make_batch, without_specials
 from nmt.data.corpus import Pair
+from nmt.data.text import detokenize
+from nmt.data.vocabulary import PAD
 from nmt.errors import CheckpointError, ConfigError, DataError, MachineError, RunError
 from nmt.modelfile import load_model
-from nmt.train import train
-from nmt.training.step import Stepper, Work
+from nmt.train import draw_translations, train
+from nmt.training.risk import Drawn
+from nmt.training.step import Draw, Stepper, Work
 from nmt.training.tracking import read_events
 from nmt.training.trainer import Trainer
 from nmt.translate import Translator
@@ -53,7 +59,9 @@ def small_config(source: Path | str, model: ModelConfig = SMALL, **settings: obj
         data=DataConfig(source=str(source)),
         vocabulary=VocabularyConfig(size=200),
         model=model,
-        train=TrainConfig.model_validate({"epochs": 2, "warmup_steps": 5, "ema_decay": None, **settings}),
+        train=TrainConfig.model_validate(
+            {"epochs": 2, "warmup_steps": 5, "ema_decay": None, "subword_dropout": 0.0, **settings}
+        ),
     )
 
 
@@ -221,10 +229,10 @@ def stop_in_step(number: int, config: Config) -> None:
     with pytest.MonkeyPatch.context() as patch:
         original = Stepper.gradient
 
-        def gradient(self: Stepper, work: Work, step: int) -> tuple[Tensor, Tensor]:
+        def gradient(self: Stepper, work: Work, step: int, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
             if step + 1 == number:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return original(self, work, step)
+            return original(self, work, step, draw)
 
         patch.setattr(Stepper, "gradient", gradient)
         assert train(config).stopped_by == signal.SIGTERM
@@ -402,3 +410,59 @@ def test_a_run_that_ends_within_its_warm_up_is_warned_of(
 ) -> None:
     train(small_config(tiny_prepared.folder, warmup_steps=400))
     assert "within the warm-up of 400" in caplog.text
+
+
+# ---------------------------------------------------------------- minimum risk
+
+
+def batch_of(prepared: PreparedData, rows: list[int]) -> Batch:
+    return make_batch(prepared.split(prepared.train), np.array(rows))
+
+
+def test_what_is_drawn_costs_as_sacrebleu_says_and_depends_on_seed_and_source_alone(
+    tiny_prepared: PreparedData,
+) -> None:
+    config = small_config(tiny_prepared.folder, risk_samples=3, risk_epochs=1)
+    model = load_model(train(small_config(tiny_prepared.folder, epochs=1)).model)
+
+    def draw(rows: list[int], seed: int = 5) -> Drawn:
+        batch = batch_of(tiny_prepared, rows)
+        return draw_translations(model.network, batch, model.tgt_vocabulary, config, seed=seed)
+
+    drawn = draw([0, 1, 2])
+    assert drawn.costs.shape == (3, 3)
+    _, targets = without_specials(batch_of(tiny_prepared, [0, 1, 2]))
+    references = [detokenize(model.tgt_vocabulary.decode(target)) for target in targets]
+    for row, ids in enumerate(drawn.tgt_out):
+        text = detokenize(model.tgt_vocabulary.decode(ids[ids != PAD][:-1].tolist()))
+        bleu = sacrebleu.sentence_bleu(text, [references[row // 3]], use_effective_order=True).score
+        assert drawn.costs.flatten()[row].item() == pytest.approx(1 - bleu / 100, abs=1e-5)
+    torch.testing.assert_close(draw([7, 2]).costs[1], drawn.costs[2])
+    assert not torch.equal(draw([0, 1, 2], seed=6).tgt_out, drawn.tgt_out)
+
+
+@pytest.mark.slow
+def test_epochs_that_lower_the_risk_make_what_the_model_draws_cheaper(tiny_prepared: PreparedData) -> None:
+    settings = {"batch_tokens": 1000, "learning_rate": 3e-3, "risk_learning_rate": 1e-3}
+    config = small_config(tiny_prepared.folder, epochs=12, **settings)
+
+    def mean_cost(path: Path) -> float:
+        model = load_model(path)
+        batch = batch_of(tiny_prepared, list(range(60)))
+        return float(
+            draw_translations(model.network, batch, model.tgt_vocabulary, config, seed=1).costs.mean()
+        )
+
+    before = mean_cost(train(config).run_dir / "last.safetensors")
+    more = small_config(tiny_prepared.folder, epochs=14, risk_epochs=2, **settings)
+    assert mean_cost(train(more, resume=True).run_dir / "last.safetensors") < before - 0.02
+
+
+def test_within_an_epoch_the_risk_cannot_begin(tiny_prepared: PreparedData) -> None:
+    settings = {"epochs": 3, "batch_tokens": 300}
+    stop_in_step(3, small_config(tiny_prepared.folder, **settings))
+    with pytest.raises(ConfigError, match=r"within an epoch.*train\.risk_samples \(0 there, 6 now\)"):
+        train(small_config(tiny_prepared.folder, **settings, risk_epochs=3), resume=True)
+    assert (
+        train(small_config(tiny_prepared.folder, **settings, risk_epochs=1), resume=True).stopped_by is None
+    )

@@ -105,15 +105,25 @@ def make_batch(split: Split, rows: Rows) -> Batch:
     """Pad the given rows of a split."""
     src, src_keep = pad_source([split.src[row] for row in rows])
     targets = [split.tgt[row] for row in rows]
-    tgt_in = _pad(targets, first=BOS)
-    tgt_out = _pad(targets, last=EOS)
-    return Batch(src, src_keep, tgt_in, tgt_out, sum(len(sentence) + 1 for sentence in targets))
+    return Batch(src, src_keep, *pad_target(targets), sum(len(sentence) + 1 for sentence in targets))
 
 
 def pad_source(sentences: Sequence[Ids | Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Ids (B,S), each row ended by <eos> and padded, and where to attend, (B,S) bool."""
     src = _pad(sentences, last=EOS)
     return src, src != PAD
+
+
+def pad_target(sentences: Sequence[Ids | Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Ids (B,T) behind <bos>, and the same one step ahead, ended by <eos>; both padded."""
+    return _pad(sentences, first=BOS), _pad(sentences, last=EOS)
+
+
+def without_specials(batch: Batch) -> tuple[list[list[int]], list[list[int]]]:
+    """The sources and the targets of a batch as they were before they were padded."""
+    sides = (batch.src, batch.tgt_out)
+    sources, targets = ([row[row != PAD][:-1].tolist() for row in side.cpu()] for side in sides)
+    return sources, targets
 
 
 def token_share(split: Split, plan: Sequence[Rows]) -> float:

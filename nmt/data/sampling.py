@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from nmt.data.dataset import Flags, Ids, PreparedData, Ragged, Split, running_sum
-from nmt.data.vocabulary import UNK, SubwordVocabulary, Vocabulary
-from nmt.errors import ConfigError
+from nmt.data.vocabulary import UNK, SubwordVocabulary
 
 MOST_CUTS = 64
 """How many of a word's likeliest cuts are drawn from: l of Kudo 2018, section 3.2."""
@@ -28,6 +28,7 @@ ALPHA = 0.2
 _SRC_SUBWORDS, _TGT_SUBWORDS, _SRC_UNKNOWN = 1, 2, 3
 
 Indices = npt.NDArray[np.int64]
+Side = Literal["src", "tgt"]
 
 
 def training_pairs(
@@ -37,33 +38,31 @@ def training_pairs(
 
     With probability `subword_dropout` a word is cut into other subwords than the stored ones, drawn from the
     unigram model (subword regularisation, Kudo 2018). A word that cannot be cut otherwise stays as it is, and
-    so does a sentence that would outgrow data.max_tokens. After that a source token is with probability
-    `word_dropout` read as `<unk>`. Where both are 0 it is always the stored split itself.
-
-    Raises ConfigError for subword dropout without subwords.
+    so does a sentence that would outgrow data.max_tokens; a side whose vocabulary holds whole words stays as
+    it is. After that a source token is with probability `word_dropout` read as `<unk>`. Where both are 0 it
+    is always the stored split itself.
     """
     stored = data.split(data.train)
     if not subword_dropout and not word_dropout:
         return lambda epoch: stored
     max_tokens = int(data.manifest.settings["data"]["max_tokens"])
-    subwords = [_subwords(v) for v in (data.src_vocabulary, data.tgt_vocabulary)] if subword_dropout else []
 
     @functools.cache
-    def cuts() -> tuple[Cuts, Cuts]:  # made when an epoch first needs them
-        return (
-            find_cuts(stored.src, data.word_starts("src"), subwords[0]),
-            find_cuts(stored.tgt, data.word_starts("tgt"), subwords[1]),
-        )
+    def cuts_of(side: Side) -> Cuts | None:  # made when an epoch first needs them
+        vocabulary = data.src_vocabulary if side == "src" else data.tgt_vocabulary
+        if not subword_dropout or not isinstance(vocabulary, SubwordVocabulary):
+            return None
+        return find_cuts(getattr(stored, side), data.word_starts(side), vocabulary)
 
     def pairs(epoch: int) -> Split:
         def random(purpose: int) -> np.random.Generator:
             return np.random.default_rng([seed, epoch, purpose])
 
         src, tgt = stored.src, stored.tgt
-        if subword_dropout:
-            src_cuts, tgt_cuts = cuts()
-            src = cut_anew(src_cuts, subword_dropout, max_tokens, random(_SRC_SUBWORDS))
-            tgt = cut_anew(tgt_cuts, subword_dropout, max_tokens, random(_TGT_SUBWORDS))
+        if (cuts := cuts_of("src")) is not None:
+            src = cut_anew(cuts, subword_dropout, max_tokens, random(_SRC_SUBWORDS))
+        if (cuts := cuts_of("tgt")) is not None:
+            tgt = cut_anew(cuts, subword_dropout, max_tokens, random(_TGT_SUBWORDS))
         if word_dropout:
             src = make_unknown(src, word_dropout, random(_SRC_UNKNOWN))
         return Split(stored.name, src, tgt)
@@ -122,15 +121,6 @@ def make_unknown(side: Ragged, share: float, random: np.random.Generator) -> Rag
     ids = np.array(side.ids)
     ids[random.random(len(ids)) < share] = UNK
     return Ragged(ids, side.offsets)
-
-
-def _subwords(vocabulary: Vocabulary) -> SubwordVocabulary:
-    if isinstance(vocabulary, SubwordVocabulary):
-        return vocabulary
-    raise ConfigError(
-        "train.subword_dropout is above 0, but the prepared vocabulary holds whole words",
-        hint="set train.subword_dropout to 0, or prepare with vocabulary.kind=subword",
-    )
 
 
 def _distinct_words(ids: Ids, starts: Flags) -> tuple[Indices, list[list[int]]]:

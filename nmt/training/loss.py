@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.data.vocabulary import PAD
 
@@ -31,6 +32,7 @@ def projection_loss(
     *,
     bias: Tensor | None = None,
     mass: Mass = "all",
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Summed loss of `states @ weight.T + bias` against `targets`: (smoothed, plain), in nats.
 
@@ -38,15 +40,31 @@ def projection_loss(
     takes `smoothing` from the target and spreads it evenly: over all V classes, as
     `torch.nn.functional.cross_entropy` does, or over the V - 2 that are neither target nor padding. That
     second form is given as a Kullback-Leibler divergence: zero where the model is as unsure as asked.
-    The plain one is the negative log-likelihood and takes no part in the gradient. Logits are computed in
-    autocast's type, loss and gradient in at least float32.
+    The plain one is the negative log-likelihood and takes no part in the gradient. weights (N), of any sign,
+    are what each position's smoothed loss is multiplied by. Logits are computed in autocast's type, loss and
+    gradient in at least float32.
     """
     dtype = _computing_type(states)
     needs_grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
     smoothed, _, plain = _ProjectionLoss.apply(  # type: ignore[no-untyped-call]
-        states, weight, bias, targets, smoothing, mass, None, dtype, needs_grad
+        states, weight, bias, targets, weights, smoothing, mass, None, dtype, needs_grad
     )
     return smoothed, plain
+
+
+@torch.no_grad()
+def token_losses(states: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The negative log-likelihood (N) at each position, without gradients; else as `projection_loss`."""
+    dtype = _computing_type(states)
+    hidden, matrix = states.to(dtype), weight.to(dtype)
+    exact = torch.promote_types(dtype, torch.float32)
+    offset = None if bias is None else bias.to(exact)
+    with torch.autocast(states.device.type, enabled=False):
+        parts = [
+            F.cross_entropy(_logits(hidden[rows], matrix, offset).to(exact), targets[rows], reduction="none")
+            for rows in _chunks(len(targets), 1)
+        ]
+    return torch.cat(parts) if parts else states.new_zeros(0, dtype=exact)
 
 
 def r_drop_loss(
@@ -71,7 +89,7 @@ def r_drop_loss(
     dtype = _computing_type(states)
     needs_grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
     objective, smoothed, _ = _ProjectionLoss.apply(  # type: ignore[no-untyped-call]
-        states, weight, bias, targets, smoothing, mass, divergence_weight, dtype, needs_grad
+        states, weight, bias, targets, None, smoothing, mass, divergence_weight, dtype, needs_grad
     )
     return objective, smoothed
 
@@ -108,6 +126,7 @@ class _ProjectionLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
+        weights: Tensor | None,
         smoothing: float,
         mass: Mass,
         divergence_weight: float | None,
@@ -142,13 +161,16 @@ class _ProjectionLoss(torch.autograd.Function):
                 target_logit = logits.gather(1, target).to(exact)
                 spread_logit = some.to(exact) @ spread_row[:, None] + spread_offset
                 nll = -probabilities.gather(1, target).clamp_min_(torch.finfo(exact).tiny).log_()  # (n,1)
+                losses = nll + taken * target_logit - spread_logit
                 plain += nll.sum()
-                smoothed += (nll + taken * target_logit - spread_logit).sum()
+                smoothed += (losses if weights is None else losses * weights[rows, None]).sum()
                 if divergence_weight is not None:
                     apart, pull = _divergence(logits.to(exact) - (nll + target_logit), probabilities)
                     divergence += apart
                 if needs_grad:
                     probabilities.scatter_add_(1, target, torch.full_like(nll, taken - 1))
+                    if weights is not None:
+                        probabilities *= weights[rows, None]
                     if divergence_weight is not None:
                         probabilities.add_(pull, alpha=passes * divergence_weight)
                     grad = probabilities.to(dtype)
@@ -156,14 +178,21 @@ class _ProjectionLoss(torch.autograd.Function):
                     weight_grad += grad.T @ some
                     if bias is not None:
                         bias_grad += probabilities.sum(0)
+            total: float | Tensor = len(states)  # of the positions, each as much as it weighs
+            if weights is not None:
+                total, spread_row, hidden = (
+                    weights.sum(),
+                    spread_row * weights[:, None],
+                    hidden * weights[:, None],
+                )
             if needs_grad:
                 states_grad -= spread_row.to(dtype)
                 weight_grad.addr_(spread, hidden.sum((0, 1), dtype=exact), alpha=-1)
-                bias_grad -= len(states) * spread
+                bias_grad -= total * spread
                 ctx.save_for_backward(states_grad.view_as(states), weight_grad, bias_grad)
                 ctx.types = [None if given is None else given.dtype for given in (states, weight, bias)]
         if others:  # the entropy of p, which turns the cross-entropy into a divergence
-            smoothed += len(states) * (_x_log_x(1 - smoothing) + smoothing * math.log(share or 1.0))
+            smoothed += total * (_x_log_x(1 - smoothing) + smoothing * math.log(share or 1.0))
         smoothed = smoothed / passes
         ctx.passes = passes
         ctx.mark_non_differentiable(smoothed_alone := smoothed.clone(), plain)
@@ -178,7 +207,7 @@ class _ProjectionLoss(torch.autograd.Function):
             None if dtype is None else (grad * (objective_grad / ctx.passes).to(grad.dtype)).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
         ]
-        return *grads, None, None, None, None, None, None
+        return *grads, None, None, None, None, None, None, None
 
 
 def _divergence(log_probs: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ Letters: B batch, S source length, T target length, N real target positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ from nmt.model.transformer import Transformer
 from nmt.runtime import Ranks, is_out_of_memory, mixed_seed
 from nmt.training.loss import projection_loss, r_drop_loss
 from nmt.training.optimizer import WeightAverage, make_optimizer
+from nmt.training.risk import Drawn, expected_risk
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ def make_work(split: Split, rows: Rows, *, ranks: Ranks, parts: int, device: tor
     return Work(made, target_tokens(split, rows))
 
 
+Draw = Callable[[Batch, int], Drawn]
+"""Draws translations of a batch's pairs; the number is that of the step."""
+
+
 class Objective(nn.Module):
     """What training lowers, as one module around the network: data-parallel training wants it so."""
 
@@ -58,22 +63,54 @@ class Objective(nn.Module):
         super().__init__()
         self.network, self.settings, self.precision = network, settings, precision
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: Batch, drawn: Drawn | None = None) -> tuple[Tensor, Tensor]:
         """What is to be lowered, and the smoothed cross-entropy in it, both summed over N positions.
 
         With train.r_drop each row passes twice, under different dropout: the cross-entropy is the mean of
-        both, and the divergence between them comes to it (Liang et al., 2021, equation 4).
+        both, and the divergence between them comes to it (Liang et al., 2021, equation 4). Where there are
+        translations drawn, each pair passes once, and their expected cost comes to it, which counts once for
+        each of the pair's N positions.
         """
-        settings, projection = self.settings, self.network.projection
-        passes = 2 if settings.r_drop else 1
         with _autocast(batch.src.device, self.precision):
-            states, targets = real_states(self.network, batch, passes)  # (passes * N,d_model)
-            given = states, projection.weight, targets, settings.label_smoothing
-            bias, mass = projection.bias, settings.smoothing_mass
-            if settings.r_drop:
-                return r_drop_loss(*given, settings.r_drop, bias=bias, mass=mass)
-            smoothed, _ = projection_loss(*given, bias=bias, mass=mass)
-            return smoothed, smoothed.detach()
+            return self._likelihood(batch) if drawn is None else self._risk(batch, drawn)
+
+    def _likelihood(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        weight = self.settings.r_drop
+        states, targets = real_states(self.network, batch, passes=2 if weight else 1)
+        if not weight:
+            return self._smoothed(states, targets)
+        projection, settings = self.network.projection, self.settings
+        return r_drop_loss(
+            states,
+            projection.weight,
+            targets,
+            settings.label_smoothing,
+            weight,
+            bias=projection.bias,
+            mass=settings.smoothing_mass,
+        )
+
+    def _risk(self, batch: Batch, drawn: Drawn) -> tuple[Tensor, Tensor]:
+        network, real = self.network, batch.tgt_out != PAD
+        memory = network.memory_keys_values(network.encode(batch.src, batch.src_keep))
+        states, _ = network.advance(batch.tgt_in, memory, batch.src_keep)  # (B,T,d_model)
+        objective, smoothed = self._smoothed(states[real], batch.tgt_out[real])
+        states, _ = network.advance(drawn.tgt_in, memory, batch.src_keep)  # (B*K,T,d_model)
+        risk = expected_risk(states, drawn, network.projection, real.sum(1))
+        return objective + self.settings.risk_weight * risk, smoothed
+
+    def _smoothed(self, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The smoothed cross-entropy of states (N,d_model) for targets (N), and it without gradients."""
+        projection, settings = self.network.projection, self.settings
+        smoothed, _ = projection_loss(
+            states,
+            projection.weight,
+            targets,
+            settings.label_smoothing,
+            bias=projection.bias,
+            mass=settings.smoothing_mass,
+        )
+        return smoothed, smoothed.detach()
 
 
 def real_states(network: Transformer, batch: Batch, passes: int = 1) -> tuple[Tensor, Tensor]:
@@ -109,9 +146,10 @@ class Stepper:
         self.average = None if settings.ema_decay is None else WeightAverage(network, settings.ema_decay)
         self._objective = ranks.wrap(Objective(network, settings, precision))
 
-    def gradient(self, work: Work, step: int) -> tuple[Tensor, Tensor]:
+    def gradient(self, work: Work, step: int, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
         """Give each weight the gradient of the mean loss per target token of the step, clipped.
 
+        With `draw` the expected cost of the translations that it draws is a part of the loss.
         Returns, still on the device, this rank's summed smoothed loss and the norm before clipping.
         Raises MachineError with the batch's shape where memory is short.
         """
@@ -125,7 +163,8 @@ class Stepper:
                 self.ranks.watched(),
                 nullcontext() if last else self.ranks.no_sync(self._objective),
             ):
-                objective, smoothed = self._objective(part.batch)
+                drawn = None if draw is None else draw(part.batch, step)
+                objective, smoothed = self._objective(part.batch, drawn)
                 # the ranks' gradients are averaged, and the sum is wanted
                 (objective * (part.weight * self.ranks.world) / work.tokens).backward()
                 loss = loss + part.weight * smoothed

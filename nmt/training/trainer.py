@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmt.config import TrainConfig
-from nmt.data.batching import Rows, make_batch, plan_batches
+from nmt.data.batching import Batch, Rows, make_batch, plan_batches
 from nmt.data.dataset import Split
 from nmt.errors import CheckpointError, ConfigError, RunError
 from nmt.model.transformer import Transformer
@@ -25,7 +26,8 @@ from nmt.runtime import ALONE, Ranks, StopSignals
 from nmt.training.averaging import Snapshots
 from nmt.training.checkpoint import RunState, load_last_checkpoint, save_checkpoint, update_state
 from nmt.training.optimizer import learning_rate
-from nmt.training.step import Stepper, Work, explained, make_work, plain_loss
+from nmt.training.risk import Drawn
+from nmt.training.step import Draw, Stepper, Work, explained, make_work, plain_loss
 from nmt.training.tracking import Event, Metrics, ProgressBar, format_duration, open_tensorboard
 
 log = logging.getLogger("nmt")
@@ -102,6 +104,9 @@ class Hooks:
     save_model: Callable[[Path, Transformer, RunState], None]
     draw: Callable[[list[Event]], None]
     """Draw the curves anew."""
+    translations: Callable[[Transformer, Batch, int], Drawn] | None = None
+    """Draw translations of a batch's pairs and say what they cost, for epochs that lower the risk; the number
+    is that of the step."""
 
 
 DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout")
@@ -186,8 +191,12 @@ class Trainer:
             "seed": seed,
             **{f"train.{key}": getattr(settings, key) for key in DECIDE_THE_BATCHES},
         }
-        self.state = RunState(vocabulary_hash=vocabulary_hash, batches=self.batches)
-        self._epoch_steps = len(self._plan(train(0), 0))  # later epochs may have a few more or less
+        self.state = RunState(vocabulary_hash=vocabulary_hash, batches=self._batches(0))
+        # of each kind of epoch; others may have a few more or less
+        self._epoch_steps = len(self._plan(train(0), 0))
+        self._risk_epoch_steps = self._epoch_steps
+        if settings.risk_epochs:
+            self._risk_epoch_steps = len(self._plan(train(0), settings.first_risk_epoch))
         self._metrics: Metrics | None = None  # of rank 0, while it trains
         self._spent = Stopwatch()
         self._elapsed_before_s = 0.0
@@ -195,8 +204,17 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """The steps that the whole run is planned to have."""
+        settings = self.settings
+        first = max(self.state.planned_from_epoch, settings.first_risk_epoch)
+        planned = self._likelihood_steps + (settings.epochs - first) * self._risk_epoch_steps
+        return min(planned, settings.max_steps or planned)
+
+    @property
+    def _likelihood_steps(self) -> int:
+        """The steps before the epochs that lower the risk, which the learning rate's schedule is for."""
         state, settings = self.state, self.settings
-        planned = state.planned_from_step + (settings.epochs - state.planned_from_epoch) * self._epoch_steps
+        epochs = max(settings.first_risk_epoch - state.planned_from_epoch, 0)
+        planned = state.planned_from_step + epochs * self._epoch_steps
         return min(planned, settings.max_steps or planned)
 
     @property
@@ -236,19 +254,29 @@ class Trainer:
                 f"{self.run.path} was trained on text that has changed since: its ids mean other tokens now",
                 hint="put the text back as it was, or start anew with --overwrite or --run-dir",
             )
+        before = state.batches
         if state.position:
-            self._refuse_other_batches(state.batches)
-        elif state.batches != self.batches:  # another number of steps an epoch from here on
+            self._refuse_other_batches(before, self._batches(state.epoch))
+        elif any(before.get(key) != value for key, value in self.batches.items()):
+            # another number of steps an epoch from here on
             state.planned_from_step, state.planned_from_epoch = state.step, state.epoch
-        state.batches = self.batches
+        state.batches = self._batches(state.epoch)
         self.state = state
         return state.step
 
-    def _refuse_other_batches(self, before: Mapping[str, Any]) -> None:
+    def _batches(self, epoch: int) -> dict[str, Any]:
+        """The settings, by name, that an epoch's batches follow from."""
+        return self.batches | {"train.risk_samples": self.settings.risk_samples * self._at_risk(epoch)}
+
+    def _at_risk(self, epoch: int) -> bool:
+        """Whether an epoch lowers the risk."""
+        return epoch >= self.settings.first_risk_epoch
+
+    def _refuse_other_batches(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Within an epoch refuse what makes other batches: some pairs would come twice and others never."""
         changed = [
             f"{key} ({before[key]!r} there, {value!r} now)"
-            for key, value in self.batches.items()
+            for key, value in now.items()
             if before.get(key, value) != value
         ]
         if changed:
@@ -306,10 +334,10 @@ class Trainer:
             split = self.train(state.epoch)
             plan = self._plan(split, state.epoch)
             work = self._work(split, plan[state.position])
-        state.averaged = False
+        state.averaged, state.batches = False, self._batches(state.epoch)
         self.network.train()
         while True:
-            tokens, rate = work.tokens, learning_rate(state.step + 1, self.settings, self.total_steps)
+            tokens, rate = work.tokens, self._rate(state.position / len(plan))
             with self._spent.on("step"):
                 totals = self._gradient(work, stop)
             if state.position + 1 < len(plan):
@@ -336,9 +364,23 @@ class Trainer:
         parts = self.settings.accumulation
         return make_work(split, rows, ranks=self.ranks, parts=parts, device=self.device)
 
+    def _rate(self, share: float) -> float:
+        """The learning rate of the next step, when `share` of the running epoch is done."""
+        state, settings = self.state, self.settings
+        if not self._at_risk(state.epoch):
+            return learning_rate(state.step + 1, settings, self._likelihood_steps)
+        return settings.risk_learning_rate * (settings.epochs - state.epoch - share) / settings.risk_epochs
+
+    def _draw_translations(self) -> Draw | None:
+        """What draws translations in the running epoch, None where it does not lower the risk."""
+        if not self._at_risk(self.state.epoch):
+            return None
+        assert self.hooks.translations is not None
+        return functools.partial(self.hooks.translations, self.network)
+
     def _gradient(self, work: Work, stop: StopSignals) -> Tensor:
         """The gradient of a step; gives [summed loss, norm], and of several ranks their signals behind."""
-        loss, norm = self.stepper.gradient(work, self.state.step)
+        loss, norm = self.stepper.gradient(work, self.state.step, self._draw_translations())
         if self.ranks.world == 1:
             return torch.stack((loss, norm))
         asked = loss.new_tensor([float(stop.requested == number) for number in stop.NUMBERS])
@@ -546,7 +588,7 @@ class Trainer:
         return state.epoch >= settings.epochs or out_of_steps or out_of_patience
 
     def _plan(self, split: Split, epoch: int) -> list[Rows]:
+        """The batches of an epoch; where it lowers the risk the drawn translations have a share of each."""
         settings = self.settings
-        return plan_batches(
-            split, settings.batch_tokens, seed=self.seed, epoch=epoch, max_rows=settings.batch_sentences
-        )
+        budget = settings.batch_tokens // (settings.risk_samples + 1 if self._at_risk(epoch) else 1)
+        return plan_batches(split, budget, seed=self.seed, epoch=epoch, max_rows=settings.batch_sentences)

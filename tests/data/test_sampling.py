@@ -21,7 +21,6 @@ from nmt.data import sampling
 from nmt.data.dataset import PreparedData, Ragged, Split
 from nmt.data.sampling import cut_anew, find_cuts, training_pairs
 from nmt.data.vocabulary import UNK, SubwordVocabulary, WordVocabulary, build_subword_vocabulary
-from nmt.errors import ConfigError
 
 ROOT = Path(sampling.__file__).parents[2]
 SIDES = ("src", "tgt")
@@ -256,12 +255,14 @@ def test_a_sentence_that_would_outgrow_the_limit_stays_as_it_is(tiny_prepared: P
             assert within[row].tolist() == expected[row].tolist()
 
 
-def test_subwords_of_a_vocabulary_of_words_are_refused(tiny_prepared: PreparedData) -> None:
+def test_words_of_a_vocabulary_of_words_are_not_cut(tiny_prepared: PreparedData) -> None:
     words = WordVocabulary(tiny_prepared.src_vocabulary.pieces)
-    data = dataclasses.replace(tiny_prepared, src_vocabulary=words, tgt_vocabulary=words)
-    with pytest.raises(ConfigError, match=r"train\.subword_dropout"):
-        training_pairs(data, subword_dropout=0.1, word_dropout=0.0, seed=1)
-    training_pairs(data, subword_dropout=0.0, word_dropout=0.1, seed=1)(0)
+    stored = tiny_prepared.split("train")
+    for side, other in (("src", "tgt"), ("tgt", "src")):
+        data = dataclasses.replace(tiny_prepared, **{f"{side}_vocabulary": words})
+        split = training_pairs(data, subword_dropout=0.5, word_dropout=0.0, seed=1)(0)
+        assert np.array_equal(side_of(split, side).ids, side_of(stored, side).ids)
+        assert len(side_of(split, other).ids) > len(side_of(stored, other).ids)
 
 
 # source tokens

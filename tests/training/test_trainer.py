@@ -20,13 +20,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.config import ModelConfig, TrainConfig
-from nmt.data.batching import Batch, Rows, make_batch
+from nmt.data.batching import Batch, Rows, make_batch, without_specials
 from nmt.data.dataset import Ragged, Split
 from nmt.data.vocabulary import PAD
 from nmt.errors import CheckpointError, MachineError, RunError
 from nmt.model.transformer import Transformer
 from nmt.runtime import ALONE, Ranks
-from nmt.training.step import Objective, Work, make_work
+from nmt.training.risk import Drawn
+from nmt.training.step import Draw, Objective, Work, make_work
 from nmt.training.tracking import read_events
 from nmt.training.trainer import Hooks, Quality, RunFolder, Trainer
 
@@ -44,6 +45,18 @@ def reversal_split(count: int, seed: int) -> Split:
 TRAIN = reversal_split(100, seed=0)
 
 
+def draw_at_random(network: Transformer, batch: Batch, step: int) -> Drawn:
+    """Two translations of each pair that depend on the step and the source; right tokens cost less."""
+    translations, costs = [], []
+    for source, target in zip(*without_specials(batch), strict=True):
+        random = np.random.default_rng([step, *source])
+        for _ in range(2):
+            translations.append(random.integers(4, VOCABULARY, random.integers(1, 7)).tolist())
+            right = sum(a == b for a, b in zip(translations[-1], target, strict=False))
+            costs.append(1 - right / len(target))
+    return Drawn.of(translations, torch.tensor(costs).view(-1, 2), batch.src.device)
+
+
 class Recorder:
     """Hooks that count what the trainer asks for."""
 
@@ -53,7 +66,12 @@ class Recorder:
         self.modes: list[bool] = []
 
     def hooks(self) -> Hooks:
-        return Hooks(quality=self._quality, save_model=self._save, draw=lambda events: None)
+        return Hooks(
+            quality=self._quality,
+            save_model=self._save,
+            draw=lambda events: None,
+            translations=draw_at_random,
+        )
 
     def _quality(self, network: Transformer) -> Quality:
         if self.during:
@@ -105,9 +123,9 @@ def make_trainer(
 def before_each_step(trainer: Trainer, action: Callable[[Work], None]) -> None:
     original = trainer.stepper.gradient
 
-    def gradient(work: Work, step: int) -> tuple[Tensor, Tensor]:
+    def gradient(work: Work, step: int, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
         action(work)
-        return original(work, step)
+        return original(work, step, draw)
 
     trainer.stepper.gradient = gradient  # type: ignore[method-assign]
 
@@ -207,6 +225,69 @@ def test_best_is_kept_by_bleu_and_last_always(tmp_path: Path) -> None:
     assert [e["best"] for e in validations] == [True, True, False]
 
 
+def test_the_last_epochs_lower_the_risk_in_smaller_steps_at_a_rate_of_their_own(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path,
+        epochs=4,
+        risk_epochs=2,
+        risk_samples=2,
+        risk_learning_rate=1e-3,
+        batch_tokens=300,
+        warmup_steps=2,
+        schedule="linear",
+        log_every_steps=1,
+    )
+    planned = trainer.total_steps
+    drawn: list[bool] = []
+    original = trainer.stepper.gradient
+
+    def gradient(work: Work, step: int, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
+        drawn.append(draw is not None)
+        positions = sum(part.batch.tgt_in.numel() for part in work.parts)
+        assert positions <= (100 if draw else 300)
+        return original(work, step, draw)
+
+    trainer.stepper.gradient = gradient  # type: ignore[method-assign]
+    trainer.fit()
+    steps = [event for event in read_events(trainer.run.metrics) if event["event"] == "step"]
+    assert len(drawn) == len(steps) == planned
+    first = drawn.index(True)
+    assert not any(drawn[:first])
+    assert all(drawn[first:])
+    assert planned - first > 2 * first
+    rates = [event["learning_rate"] for event in steps]
+    assert rates[first - 1] == pytest.approx(3e-3 / (first - 2 + 1)), "the schedule ends with likelihood"
+    falling = np.linspace(1e-3, 0, planned - first, endpoint=False)
+    assert rates[first:] == pytest.approx(falling.tolist(), rel=1e-6)
+
+
+def test_a_step_that_lowers_the_risk_follows_the_gradient_of_both_parts(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, clip_norm=None, risk_weight=3.0, dtype=torch.float64)
+    rows, batch = np.arange(12), make_batch(TRAIN, np.arange(12))
+    drawn = draw_at_random(trainer.network, batch, 7)
+    network = trainer.network
+    lengths = (batch.tgt_out != PAD).sum(1)
+    logits = network(batch.src, batch.src_keep, batch.tgt_in)
+    nll = F.cross_entropy(
+        logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=0.1, reduction="sum"
+    )
+    twice = network(
+        batch.src.repeat_interleave(2, 0), batch.src_keep.repeat_interleave(2, 0), drawn.tgt_in
+    ).log_softmax(-1)
+    real = drawn.tgt_out != PAD
+    means = (twice.gather(-1, drawn.tgt_out[..., None])[..., 0] * real).sum(1) / real.sum(1)
+    risks = (means.view(-1, 2).softmax(1) * drawn.costs).sum(1)
+    reference = (nll + 3.0 * (risks * lengths).sum()) / lengths.sum()
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    expected = dict(zip(names, torch.autograd.grad(reference, parameters), strict=True))
+    loss, _ = trainer.stepper.gradient(
+        work_of(trainer, rows), 7, lambda batch, step: draw_at_random(network, batch, step)
+    )
+    torch.testing.assert_close(loss, nll.detach(), check_dtype=False)
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name])
+
+
 def test_patience_ends_a_run_that_no_longer_gets_better(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, Recorder([5.0, 4.0, 3.0, 2.0, 1.0]), epochs=50, patience=3)
     assert trainer.fit() is None
@@ -265,6 +346,8 @@ EVERYTHING = {
     "accumulation": 2,
     "ema_decay": 0.9,
     "r_drop": 0.5,
+    "risk_epochs": 1,
+    "risk_samples": 2,
     "average_checkpoints": 2,
     "log_every_steps": 1,
 }
@@ -355,9 +438,9 @@ def test_of_the_parts_of_a_step_only_the_last_one_is_sent_to_the_other_ranks(
         yield
         kept_here.append(False)
 
-    def forward(self: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(self: Objective, batch: Batch, drawn: Drawn | None) -> tuple[Tensor, Tensor]:
         calls.append(bool(kept_here and kept_here[-1]))
-        return original(self, batch)
+        return original(self, batch, drawn)
 
     calls: list[bool] = []
     monkeypatch.setattr(Ranks, "no_sync", no_sync)
@@ -393,8 +476,8 @@ def spoil(trainer: Trainer, steps: set[int], value: float = math.nan) -> None:
     """Let the gradients of these steps, 1, 2, …, be no numbers."""
     original = trainer.stepper.gradient
 
-    def gradient(work: Work, step: int) -> tuple[Tensor, Tensor]:
-        loss, norm = original(work, step)
+    def gradient(work: Work, step: int, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
+        loss, norm = original(work, step, draw)
         if step + 1 in steps:
             for parameter in trainer.network.parameters():
                 parameter.grad = torch.full_like(parameter, value)
