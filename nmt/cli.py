@@ -235,21 +235,14 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a key of the config; may be given often."),
 ]
-ModelOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        metavar="PATH",
-        help="A model file or a run folder; without it $NMT_MODEL, else the config's run folder.",
-    ),
-]
 ModelsOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--model",
         metavar="PATH",
-        help="A model file or a run folder; without it $NMT_MODEL, else the config's run folder. Given more "
-        "than once, an ensemble: their probabilities are averaged.",
+        help="A model file, a run folder, or multi30k-de-en, which comes with nmt. Without it $NMT_MODEL, "
+        "else the config's run folder, else multi30k-de-en if the config names its text. Given more than "
+        "once, an ensemble: their probabilities are averaged.",
     ),
 ]
 BeamOption = Annotated[
@@ -444,9 +437,11 @@ def evaluate(
     files = [_find_model(model, config) for model in models] if models else [_find_model(None, config)]
 
     from nmt.evaluate import ALL_SPLITS, evaluate_splits
+    from nmt.modelfile import is_shipped
     from nmt.runtime import default_model
 
-    beside = config if models or default_model() else None  # else the config has only named the run
+    is_named = bool(models or default_model())  # else the config has only named the run, if there is one
+    beside = config if is_named or is_shipped(files[0]) else None
     prepared = None if input_file or reference else _prepared_for(files[0], data, beside)
     found = evaluate_splits(
         files,
@@ -477,7 +472,10 @@ def evaluate(
 @app.command(short_help="Say which of two models translates better, and where.")
 def compare(
     a: Annotated[
-        Path, typer.Argument(metavar="A", help="A model file, a run folder, or a file of translations.")
+        Path,
+        typer.Argument(
+            metavar="A", help="A model file, a run folder, multi30k-de-en, or a file of translations."
+        ),
     ],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
     config: ConfigOption = None,
@@ -655,7 +653,8 @@ def inspect(
         str,
         typer.Argument(
             metavar="MODEL_OR_CONFIG",
-            help="A model file, a run folder, a config file, or the name of a config that comes with nmt.",
+            help="A model file, a run folder, a config file, or the name of a model or config that comes "
+            "with nmt.",
         ),
     ] = BASE_CONFIG,
     settings: SetOption = None,
@@ -681,7 +680,9 @@ def inspect(
 
 @app.command(short_help="Write a model for CTranslate2, or in half precision.")
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A model file, a run folder or multi30k-de-en.")
+    ],
     format_: Annotated[
         ExportFormat,
         typer.Option("--format", help="A CTranslate2 model's folder, or a model file of another precision."),
@@ -717,8 +718,11 @@ def export(
 
 
 def _find_model(option: Path | None, config: str | None) -> Path:
-    """The model file to use: --model, else $NMT_MODEL, else what the config's run folder holds."""
-    from nmt.modelfile import resolve_model
+    """The model file to use: --model, else $NMT_MODEL, else what the config's run folder holds.
+
+    Else it is the model that comes with nmt, but only for a config of the text that this was trained on.
+    """
+    from nmt.modelfile import resolve_model, shipped_model_for
     from nmt.runtime import default_model
 
     if config is not None:
@@ -731,10 +735,13 @@ def _find_model(option: Path | None, config: str | None) -> Path:
     from nmt.config import load_config
 
     name = config or BASE_CONFIG
-    run_dir = Path("runs") / load_config(name).name
+    loaded = load_config(name)
+    run_dir = Path("runs") / loaded.name
     try:
         return resolve_model(run_dir)
     except ModelFileError:
+        if (shipped := shipped_model_for(loaded)) is not None:
+            return shipped
         raise ModelFileError(
             f"no model: {run_dir} holds none, and neither --model nor $NMT_MODEL names one",
             hint=f"train first: nmt train --config {_quoted(name)}",

@@ -22,6 +22,7 @@ from nmt.evaluate import (
     translate_task,
     translated_lines,
 )
+from nmt.modelfile import is_shipped_name
 from nmt.runtime import DecodingPrecision
 from nmt.scoring.groups import LENGTHS, Group, grouped
 from nmt.scoring.metrics import PairedScores, bleu, paired_scores, score_tokens, sentence_chrf
@@ -148,8 +149,8 @@ def compare(
 
 
 def is_model(path: Path) -> bool:
-    """Whether a path is a run folder or a model file, and not a file of translations."""
-    if path.is_dir() or path.suffix == ".safetensors":
+    """Whether a path is a run folder, a model file or a model's name, and not a file of translations."""
+    if path.is_dir() or path.suffix == ".safetensors" or is_shipped_name(path):
         return True
     if not path.is_file():
         return False

@@ -16,7 +16,7 @@ from nmt.data.vocabulary import SPECIALS
 from nmt.errors import ConfigError, ModelFileError
 from nmt.model.positions import sinusoids
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model, blank_network, load_model, resolve_model
+from nmt.modelfile import Model, blank_network, load_model, resolve_model, work_folder
 from nmt.scoring.heatmaps import Matrix, draw_positions
 
 FLOAT32_BYTES = 4
@@ -58,13 +58,13 @@ class VocabularySizes:
 
 @dataclass(frozen=True, slots=True)
 class FoundScore:
-    """A score that an evaluation has left beside the model."""
+    """A score that the model file holds, or that an evaluation has left beside it."""
 
     split: str
     name: str
     value: float
     signature: str
-    older_than_model: bool
+    older_than_model: bool = False
     """The model file was written after it, so it may be another model's."""
     beam: int = 1
     """The hypotheses that its search followed side by side."""
@@ -78,6 +78,8 @@ class ModelFacts:
     written: str
     """When the file was written (ISO 8601, UTC)."""
     provenance: Mapping[str, Any]
+    terms: str | None
+    """Who may use the weights and for what, where the file says so."""
     scores: tuple[FoundScore, ...]
 
 
@@ -213,27 +215,39 @@ def _prepared_sizes(folder: Path) -> VocabularySizes:
 def _model_facts(file: Path, model: Model) -> ModelFacts:
     status = file.stat()
     written = datetime.fromtimestamp(status.st_mtime, UTC).isoformat(timespec="seconds")
-    return ModelFacts(status.st_size, written, model.provenance, tuple(_scores_beside(file)))
+    terms, provenance = model.provenance.get("terms"), model.provenance
+    scores = *_own_scores(provenance), *_scores_beside(file)
+    return ModelFacts(status.st_size, written, provenance, terms and str(terms), scores)
+
+
+def _own_scores(provenance: Mapping[str, Any]) -> Iterator[FoundScore]:
+    """The scores in the model file itself; provenance is free, so what is no score is passed over."""
+    scores = provenance.get("scores")
+    for score in scores if isinstance(scores, list) else ():
+        try:
+            yield _found_score(score["split"], score, score["beam"])
+        except (ValueError, KeyError, TypeError):
+            continue
 
 
 def _scores_beside(file: Path) -> Iterator[FoundScore]:
     """The scores that `nmt evaluate` has left for this model; other files there are passed over."""
     written_s = file.stat().st_mtime
-    for report in sorted((file.parent / "evaluation").glob("*.json")):
+    for report in sorted((work_folder(file) / "evaluation").glob("*.json")):
         try:
             found = json.loads(report.read_bytes())
             score = found["score"]
             if Path(found["model"]).name == file.name:
-                yield FoundScore(
-                    str(found["split"]),
-                    str(score["name"]),
-                    float(score["value"]),
-                    str(score["signature"]),
-                    report.stat().st_mtime < written_s,
-                    int(found.get("beam", 1)),
-                )
+                is_older = report.stat().st_mtime < written_s
+                yield _found_score(found["split"], score, found.get("beam", 1), is_older)
         except (OSError, ValueError, KeyError, TypeError):
             continue
+
+
+def _found_score(split: Any, score: Mapping[str, Any], beam: Any, is_older: bool = False) -> FoundScore:
+    """A score from JSON; raises ValueError, KeyError or TypeError where it is none."""
+    name, signature = str(score["name"]), str(score["signature"])
+    return FoundScore(str(split), name, float(score["value"]), signature, is_older, int(beam))
 
 
 def _kept_in_training(config: Config) -> dict[str, int]:
@@ -365,7 +379,8 @@ def _fact_lines(inspection: Inspection) -> list[str]:
     ]
     if facts is not None:
         rows += _history_rows(facts.provenance)
-        rows += [(f"on {score.split}", _score_words(score)) for score in facts.scores]
+        rows += [("terms", facts.terms)] if facts.terms else []
+        rows += dict.fromkeys((f"on {score.split}", _score_words(score)) for score in facts.scores)
     width = max(len(label) for label, _ in rows)
     return [f"{label:<{width}}  {words}" for label, words in rows]
 

@@ -12,6 +12,7 @@ torch is imported inside the functions, so that finding a model or reading a hea
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -36,13 +37,20 @@ FORMAT_VERSION = 1
 BEST, LAST = "best.safetensors", "last.safetensors"
 """The names of a run folder's models."""
 
+SHIPPED = "multi30k-de-en"
+"""The model that comes with nmt; its name stands for its file wherever a model is named."""
+
 _TRAIN_FIRST = "train first: nmt train --config base.yaml"
 _GET_IT_WHOLE = "copy the file again, or train again: nmt train --config base.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A network with what is needed to use it; provenance is free JSON: versions, data, step, scores."""
+    """A network with what is needed to use it.
+
+    Provenance is free JSON: versions, data, step; `terms`, a text on who may use the weights and for what;
+    and `scores`, a list of objects with split, beam, name, value and signature.
+    """
 
     path: Path | None
     config: Config
@@ -143,16 +151,55 @@ def read_header(path: Path) -> dict[str, Any]:
 def resolve_model(path: Path) -> Path:
     """The model file that a path means: itself, or a run folder's best model, else its last.
 
-    Raises ModelFileError where there is none.
+    `SHIPPED` means the model that comes with nmt, unless a file or folder has that name. Raises
+    ModelFileError where there is none.
     """
+    path = shipped_model() if is_shipped_name(path) else path
     if os.path.isfile(path):  # Path.is_file raises where a folder above may not be entered
         return path
     if not os.path.isdir(path):
-        raise ModelFileError(f"{path}: no such model file or run folder", hint=_TRAIN_FIRST)
+        is_near = difflib.get_close_matches(str(path), [SHIPPED], cutoff=0.7)
+        hint = f"did you mean {SHIPPED}, the model that comes with nmt?" if is_near else _TRAIN_FIRST
+        raise ModelFileError(f"{path}: no such model file or run folder", hint=hint)
     for name in (BEST, LAST):
         if os.path.isfile(path / name):
             return path / name
     raise ModelFileError(f"{path} holds no model: neither {BEST} nor {LAST}", hint=_TRAIN_FIRST)
+
+
+def shipped_model() -> Path:
+    """The file of the model that comes with nmt; a package that was built without it lacks it."""
+    return Path(__file__).with_name("pretrained") / f"{SHIPPED}.safetensors"
+
+
+def is_shipped_name(path: Path) -> bool:
+    """Whether a path is the name of the model that comes with nmt, and of nothing else."""
+    return str(path) == SHIPPED and not os.path.exists(path)
+
+
+def is_shipped(file: Path) -> bool:
+    """Whether a model file is the one that comes with nmt."""
+    return os.path.realpath(file) == os.path.realpath(shipped_model())
+
+
+def shipped_model_for(config: Config) -> Path | None:
+    """The model that comes with nmt, if it learned from the text that `config` names; else None."""
+    file = shipped_model()
+    if not os.path.isfile(file):
+        return None
+    trained = read_header(file)["config"]["data"]
+    is_same = all(trained[key] == getattr(config.data, key) for key in ("source", "src_lang", "tgt_lang"))
+    return file if is_same else None
+
+
+def model_name(file: Path) -> str:
+    """A model file as people are told of it."""
+    return f"{SHIPPED}, which comes with nmt," if is_shipped(file) else str(file)
+
+
+def work_folder(file: Path) -> Path:
+    """The folder for what is made with a model: its own, but nothing is written into an installed package."""
+    return Path("runs") / SHIPPED if is_shipped(file) else file.parent
 
 
 def _read(path: Path, *, weights: bool) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -31,10 +31,10 @@ from nmt.data.text import MARK, Tokenizer, detokenize, normalise, unescape
 from nmt.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 from nmt.decoding.search import SearchOptions, search
 from nmt.decoding.state import Hypothesis
-from nmt.errors import ConfigError, DataError, ModelFileError, NmtError
+from nmt.errors import ConfigError, DataError, NmtError
 from nmt.model.packed import packed
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model, check_ensemble, load_models, resolve_model
+from nmt.modelfile import Model, check_ensemble, load_models, model_name, resolve_model, shipped_model
 from nmt.runtime import (
     DecodingPrecision,
     default_model,
@@ -180,7 +180,10 @@ class Translator:
         device: str = "auto",
         precision: DecodingPrecision = "auto",
     ) -> Translator:
-        """Load a model file or the best model of a run folder; without `path` what $NMT_MODEL names.
+        """Load a model file or the best model of a run folder.
+
+        Without `path` it is the model that $NMT_MODEL names, else the one that comes with nmt, which is also
+        known as "multi30k-de-en".
 
         Several paths are an ensemble, whose probabilities are averaged; the search's settings are the first
         one's. Raises ModelFileError if there is none, it is damaged, or the models do not fit together,
@@ -188,12 +191,15 @@ class Translator:
         was trained with is not installed.
         """
         paths = (path,) if path is None or isinstance(path, str | Path) else path
-        files = [resolve_model(_or_default(each)) for each in paths or (None,)]
+        files = [
+            resolve_model(Path(each) if each is not None else default_model() or shipped_model())
+            for each in paths or (None,)
+        ]
         where = select_device(device)
         dtype = select_precision(precision, where, training=False)
         models = load_models(files, where)
         for file in files:
-            log.info("model %s on %s", file, device_line(where, dtype))
+            log.info("model %s on %s", model_name(file), device_line(where, dtype))
         return cls(*models, dtype=dtype)
 
     def translate(
@@ -509,16 +515,6 @@ def _warn_of_another_spacy(models: Sequence[Model]) -> None:
         log.warning(
             "the model was trained with spaCy %s, here is %s: words may be cut otherwise", version, here
         )
-
-
-def _or_default(path: str | Path | None) -> Path:
-    chosen = Path(path) if path is not None else default_model()
-    if chosen is None:
-        raise ModelFileError(
-            "no model was named, and $NMT_MODEL is not set",
-            hint="name a model file or a run folder; nmt train makes one",
-        )
-    return chosen
 
 
 def _chunks(lines: Iterable[str], most: int) -> Iterator[list[str]]:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The main job on the embedded captions: prepare, train, evaluate, translate. `make demo` runs it after the set-up.
+# The main job on the embedded captions: prepare, train, evaluate, translate; and the model that comes with nmt.
+# `make demo` runs it after the set-up.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/.venv/bin:$PATH"
@@ -26,3 +27,6 @@ step nmt translate --config captions.yaml \
     "Ein kleines Mädchen reitet auf einem Pferd durch den Schnee." \
     "Eine Familie klettert auf eine Leiter, um Kirschen zu pflücken." \
     "Das müde Kind fängt auf einer nassen Wiese den Ball."
+
+printf '\n%s\n' "The next model comes with nmt and is learned from Multi30k, see nmt/pretrained/MODEL_CARD.md:"
+step nmt translate --model multi30k-de-en "Eine Frau mit rotem Hut liest am Strand ein Buch."

@@ -193,6 +193,24 @@ def test_a_missing_model_says_how_to_get_one(
 
 
 @pytest.mark.parametrize(
+    "difference", ["source: mytext", "{source: mytext, src_lang: fr}", "tgt_lang: fr", "source: captions"]
+)
+def test_a_config_of_another_text_does_not_get_the_model_that_comes_with_nmt(
+    difference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = difference if difference.startswith("{") else f"{{{difference}}}"
+    Path("mine.yaml").write_text(f"extends: base.yaml\ndata: {text}\n")
+    for command in (("translate", "Ein Hund läuft."), ("evaluate", "--split", "val")):
+        code, out, err = nmt_here(*command, "--config", "mine.yaml")
+        assert (code, out) == (2, "")
+        assert "no model: runs/mine holds none" in err
+        assert "hint: train first: nmt train --config mine.yaml" in err
+    Path("mine.yaml").rename("base.yaml")  # which goes before the shipped one, also where none is named
+    assert nmt_here("translate", "Ein Hund läuft.")[0] == 2
+
+
+@pytest.mark.parametrize(
     ("fault", "code", "said"),
     [
         (NmtError("it broke", hint="mend it"), 2, "error: it broke\nhint: mend it\n"),
@@ -550,6 +568,33 @@ def test_the_environment_names_the_model_and_the_option_goes_before_it(
     assert nmt_here("translate", "--model", "nowhere", "Ein Hund läuft.")[0] == 2
 
 
+def test_without_an_option_the_model_is_the_environments_then_the_runs_then_the_one_that_comes_with_nmt(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    comes_with_nmt = "model multi30k-de-en, which comes with nmt, on "
+
+    def said(*options: str | Path) -> str:
+        code, out, err = nmt_here("translate", *options, "Ein Hund läuft.")
+        assert (code, out.count("\n"), err.count("\n")) == (0, 1, 1)
+        return err
+
+    for options in ((), ("--config", "base.yaml"), ("--config", "word.yaml"), ("--model", "multi30k-de-en")):
+        assert said(*options).startswith(comes_with_nmt)
+    assert list(tmp_path.iterdir()) == []
+    Path("runs/base").mkdir(parents=True)  # a run without a model yet
+    assert said().startswith(comes_with_nmt)
+    shutil.copy(tiny_model_path, "runs/base")
+    assert said().startswith("model runs/base/best.safetensors on ")
+    assert said("--config", "word.yaml").startswith(comes_with_nmt)
+    shutil.copy(tiny_model_path, "named.safetensors")
+    monkeypatch.setenv("NMT_MODEL", "named.safetensors")
+    assert said().startswith("model named.safetensors on ")
+    assert said("--model", "multi30k-de-en").startswith(comes_with_nmt)
+    monkeypatch.setenv("NMT_MODEL", "multi30k-de-en")
+    assert said().startswith(comes_with_nmt)
+
+
 def test_the_attention_of_one_sentence_is_drawn_beside_its_translation(
     tiny_model_path: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
 ) -> None:
@@ -699,6 +744,22 @@ def test_evaluate_takes_several_splits_models_and_another_search(
     assert (tmp_path / "page.html").is_file()
 
 
+def test_evaluate_scores_the_model_that_comes_with_nmt_on_text_that_is_named(
+    tiny_prepared: PreparedData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nmt_here: Callable[..., Answer],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = nmt_here("evaluate", "--data", tiny_prepared.folder, "--split", "test", "--beam", "1")
+    assert code == 0
+    assert "which comes with nmt" in err
+    assert "hypotheses: runs/multi30k-de-en/evaluation/test.hyp.en" in out
+    Path("mine.yaml").write_text(f"extends: base.yaml\ndata: {{source: {tiny_prepared.folder}}}\n")
+    shared = ("--split", "test", "--beam", "1", "--model", "multi30k-de-en", "--config", "mine.yaml")
+    assert nmt_here("evaluate", *shared)[1].splitlines()[:3] == out.splitlines()[:3]
+
+
 # --- compare ----------------------------------------------------------------------------------------------
 
 
@@ -715,6 +776,8 @@ def test_compare_takes_models_and_files(
     code, json_out, _ = nmt_here("compare", tiny_model_path, hypotheses, *shared, "--json")
     assert code == 0
     assert json.loads(json_out)["sentences"] == 30
+    code, out, _ = nmt_here("compare", "multi30k-de-en", hypotheses, *shared, "--beam", "1")
+    assert (code, out.startswith("test: 30 sentences, ")) == (0, True)
     (tmp_path / "short").write_text("A dog.\n", "utf-8")
     code, out, err = nmt_here("compare", hypotheses, hypotheses, "--reference", tmp_path / "short")
     assert (code, out) == (2, "")

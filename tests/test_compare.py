@@ -199,6 +199,15 @@ def test_a_model_is_known_by_what_it_holds(files: list[Path], tiny_model_path: P
     assert not is_model(tmp_path / "nowhere")
 
 
+def test_the_name_of_the_model_that_comes_with_nmt_is_a_model_unless_a_file_has_it(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_model(Path("multi30k-de-en"))
+    Path("multi30k-de-en").write_bytes(files[0].read_bytes())
+    assert not is_model(Path("multi30k-de-en"))
+
+
 def test_two_models_compare_like_the_translations_that_evaluate_saves(
     tiny_model_path: Path, other_model_path: Path, tiny_prepared: PreparedData, tmp_path: Path
 ) -> None:

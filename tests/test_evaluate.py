@@ -25,7 +25,7 @@ from nmt.data.dataset import PreparedData
 from nmt.data.vocabulary import BOS, EOS, UNK
 from nmt.errors import ConfigError, DataError, MachineError, ModelFileError
 from nmt.evaluate import Evaluation, evaluate, evaluate_splits, load_system, score_ids
-from nmt.inspect import inspect
+from nmt.inspect import FoundScore, inspect
 from nmt.modelfile import Model, save_model
 from nmt.prepare import prepare
 from nmt.scoring.metrics import bleu, corpus_scores
@@ -577,3 +577,34 @@ def test_without_prepared_data_the_folder_of_the_models_config_is_taken(
     with pytest.raises(DataError) as caught:
         evaluate(tiny_model_path, device="cpu")
     assert "nmt prepare" in (caught.value.hint or "")
+
+
+# ---------------------------------------------------------------- the model that comes with nmt
+
+
+def test_what_is_saved_of_the_model_that_comes_with_nmt_lies_under_the_current_folder(
+    tiny_model: Model, tiny_prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "package" / "multi30k-de-en.safetensors"
+    save_model(shipped, tiny_model)
+    monkeypatch.setattr("nmt.modelfile.shipped_model", lambda: shipped)
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    name = Path("multi30k-de-en")
+    found = evaluate(name, prepared=tiny_prepared, device="cpu")
+    assert found.hypotheses == Path("runs/multi30k-de-en/evaluation/test.hyp.en")
+    assert len(read_lines(found.hypotheses)) == 30
+    (together,) = evaluate_splits([name, name], prepared=tiny_prepared, device="cpu", beam=1)
+    assert together.hypotheses == Path("runs/multi30k-de-en/evaluation-ensemble/test.hyp.en")
+    elsewhere = evaluate(name, prepared=tiny_prepared, device="cpu", out=tmp_path / "out")
+    assert elsewhere.hypotheses == tmp_path / "out" / "test.hyp.en"
+    assert list(shipped.parent.iterdir()) == [shipped]
+    assert [(score.split, score.value) for score in scores_of(name)] == [("test", found.score.value)]
+
+
+def scores_of(model: Path) -> tuple[FoundScore, ...]:
+    """The scores that `nmt inspect` finds for a model."""
+    facts = inspect(model).facts
+    assert facts is not None
+    return facts.scores

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from nmt.data.dataset import PreparedData
 from nmt.data.vocabulary import SPECIALS
 from nmt.errors import ConfigError, ModelFileError, NmtError
 from nmt.inspect import Inspection, Part, draw_position_table, inspect
-from nmt.modelfile import Model, save_model
+from nmt.modelfile import Model, save_model, shipped_model
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 120
@@ -235,6 +237,47 @@ def test_a_score_from_before_the_model_was_written_is_marked(run_folder: Path) -
     written_s = (run_folder / "best.safetensors").stat().st_mtime
     os.utime(run_folder / "evaluation" / "test.json", (written_s - 60, written_s - 60))
     assert "older than the model file" in str(inspect(run_folder))
+
+
+def test_terms_and_scores_in_a_model_file_are_shown_before_those_beside_it(
+    tiny_model: Model, run_folder: Path
+) -> None:
+    score = {"split": "val", "beam": 5, "name": "BLEU", "value": 41.5, "signature": "nrefs:1|mine"}
+    others = [{**score, "beam": 1, "value": 40.25}, {**score, "name": "chrF2", "value": 60.0}]
+    provenance = {"terms": "for research alone", "scores": [score, *others, {"split": "val"}, "none"]}
+    save_model(run_folder / "best.safetensors", dataclasses.replace(tiny_model, provenance=provenance))
+    inspection = inspect(run_folder)
+    assert inspection.facts is not None
+    values = [(found.split, found.beam, found.name, found.value) for found in inspection.facts.scores]
+    assert values[:3] == [("val", 5, "BLEU", 41.5), ("val", 1, "BLEU", 40.25), ("val", 5, "chrF2", 60.0)]
+    assert values[3:] == [("test", 1, "BLEU", 30.25)], "what is no score is passed over"
+    lines = [re.split("  +", line) for line in str(inspection).splitlines()]
+    assert ["terms", "for research alone"] in lines
+    assert ["on val", "BLEU 41.50, beam 5, nrefs:1|mine"] in lines
+    found = json.loads(inspection.to_json())
+    assert found["terms"] == "for research alone"
+    assert found["scores"][0].items() >= score.items()
+    assert found["provenance"] == provenance
+
+
+@pytest.mark.parametrize(
+    "provenance", [{}, {"terms": None, "scores": None}, {"scores": {"BLEU": 3}}, {"scores": "high"}]
+)
+def test_a_model_file_need_not_hold_terms_or_scores(
+    provenance: dict[str, Any], tiny_model: Model, tmp_path: Path
+) -> None:
+    save_model(tmp_path / "model.safetensors", dataclasses.replace(tiny_model, provenance=provenance))
+    inspection = inspect(tmp_path / "model.safetensors")
+    assert inspection.facts is not None
+    assert (inspection.facts.terms, inspection.facts.scores) == (None, ())
+    assert "terms" not in str(inspection)
+
+
+def test_the_model_that_comes_with_nmt_is_shown_by_its_name_with_its_terms_and_scores() -> None:
+    shown = str(inspect("multi30k-de-en"))
+    assert str(shipped_model()) in shown
+    assert "non-commercial" in shown
+    assert re.search(r"^on val +BLEU \d\d\.\d\d, beam 5, nrefs:1", shown, re.M)
 
 
 def test_a_model_file_without_history_is_described_all_the_same(

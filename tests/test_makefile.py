@@ -263,8 +263,18 @@ def test_the_demo_shows_each_command_as_one_would_type_it(checkout: Path) -> Non
     answer = run_script(checkout, "demo.sh", GOOD_NMT)
     assert answer.returncode == 0, answer.stderr
     shown = [line.removeprefix("$ nmt ") for line in answer.stdout.splitlines() if line.startswith("$ nmt ")]
-    assert [line.split()[0] for line in shown] == ["prepare", "train", "evaluate", "translate"]
+    assert [line.split()[0] for line in shown] == ["prepare", "train", "evaluate", "translate", "translate"]
     assert [line.replace('"', "") for line in shown] == (checkout / "log").read_text("utf-8").splitlines()
+
+
+def test_the_demo_ends_with_the_model_that_comes_with_nmt_and_says_whence_it_is(checkout: Path) -> None:
+    lines = run_script(checkout, "demo.sh", GOOD_NMT).stdout.splitlines()
+    told, _, command, answer = lines[-4:]
+    assert command.startswith("$ nmt translate --model multi30k-de-en ")
+    assert answer == "A dog runs."
+    assert "Multi30k" in told
+    (card,) = re.findall(r"nmt/\S+\.md", told)
+    assert (ROOT / card).is_file()
 
 
 def test_the_demo_translates_sentences_that_training_has_not_seen_in_words_that_it_has() -> None:

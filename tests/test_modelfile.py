@@ -23,7 +23,18 @@ from nmt.config import Config, ModelConfig, VocabularyConfig, config_from_mappin
 from nmt.data.vocabulary import SPECIALS, WordVocabulary, build_subword_vocabulary
 from nmt.errors import MachineError, ModelFileError
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model, load_model, read_header, resolve_model, save_model
+from nmt.modelfile import (
+    SHIPPED,
+    Model,
+    is_shipped,
+    load_model,
+    read_header,
+    resolve_model,
+    save_model,
+    shipped_model,
+    shipped_model_for,
+    work_folder,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "heads": 2, "feed_forward": 12}
@@ -371,3 +382,69 @@ def test_a_path_with_nothing_there_says_how_to_get_a_model(tmp_path: Path, name:
     with pytest.raises(ModelFileError, match="no such model file or run folder") as caught:
         resolve_model(tmp_path / name)
     assert caught.value.hint == "train first: nmt train --config base.yaml"
+
+
+# --- the model that comes with nmt ------------------------------------------------------------------------
+
+
+def test_its_name_means_it_unless_a_file_or_folder_has_that_name(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model(Path(SHIPPED)) == shipped_model()
+    with pytest.raises(ModelFileError, match="no such model file"):
+        resolve_model(Path("runs") / SHIPPED)
+    Path(SHIPPED).mkdir()
+    with pytest.raises(ModelFileError, match="holds no model"):
+        resolve_model(Path(SHIPPED))
+    best = saved.rename(Path(SHIPPED) / "best.safetensors")
+    assert resolve_model(Path(SHIPPED)) == Path(SHIPPED) / best.name
+    best.rename("model")
+    Path(SHIPPED).rmdir()
+    Path("model").rename(SHIPPED)
+    assert resolve_model(Path(SHIPPED)) == Path(SHIPPED)
+
+
+@pytest.mark.parametrize("name", ["multi30k-de_en", "multi30k-en-de", "multi30k-de-en.safetensors"])
+def test_whoever_mistypes_its_name_is_told_it(name: str) -> None:
+    with pytest.raises(ModelFileError, match="no such model file or run folder") as caught:
+        resolve_model(Path(name))
+    assert caught.value.hint == f"did you mean {SHIPPED}, the model that comes with nmt?"
+
+
+def test_a_package_without_it_says_so_and_takes_none_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.modelfile.shipped_model", lambda: tmp_path / "gone.safetensors")
+    assert shipped_model_for(Config()) is None
+    with pytest.raises(ModelFileError, match=r"gone\.safetensors: no such model file"):
+        resolve_model(Path(SHIPPED))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_its"),
+    [
+        ({}, True),
+        ({"mirror": "a folder", "max_tokens": 60, "src_lowercase": True}, True),
+        ({"source": "captions"}, False),
+        ({"source": "mytext"}, False),
+        ({"src_lang": "fr"}, False),
+        ({"src_lang": "en", "tgt_lang": "de"}, False),
+    ],
+)
+def test_it_stands_in_for_configs_of_its_own_text_and_languages_alone(
+    data: dict[str, Any], is_its: bool
+) -> None:
+    found = shipped_model_for(Config.model_validate({"data": data}))
+    assert found == (shipped_model() if is_its else None)
+
+
+def test_what_is_made_with_a_model_goes_beside_it_but_never_into_the_package(
+    saved: Path, tmp_path: Path
+) -> None:
+    assert work_folder(saved) == saved.parent
+    link = tmp_path / "package"
+    link.symlink_to(shipped_model().parent, target_is_directory=True)
+    for file in (shipped_model(), link / shipped_model().name):
+        assert is_shipped(file)
+        assert work_folder(file) == Path("runs") / SHIPPED

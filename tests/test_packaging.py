@@ -21,6 +21,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_BEHIND = shutil.ignore_patterns(".*", "__pycache__", "runs", "build", "dist")
+SHIPPED = ROOT / "nmt" / "pretrained" / "multi30k-de-en.safetensors"
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 IMPORT_NAMES = {"pyyaml": "yaml"}
 """Distributions whose module has another name."""
@@ -78,6 +79,10 @@ class Installed:
         code = "from nmt.config import find_config; print(find_config('base.yaml').resolve())"
         return Path(self.run("python", "-c", code).strip())
 
+    def pretrained_folder(self) -> Path:
+        code = "from nmt.modelfile import shipped_model; print(shipped_model().resolve().parent)"
+        return Path(self.run("python", "-c", code).strip())
+
     def config_name(self) -> str:
         return self.run(
             "python", "-c", "from nmt.config import load_config; print(load_config().name)"
@@ -95,6 +100,16 @@ def test_an_installed_wheel_brings_command_and_configs_to_any_folder(tmp_path: P
     assert shipped == {path.name for path in (ROOT / "configs").glob("*.yaml")}
     assert "translate" in installed.run("nmt", "--help")
     assert "translate" in installed.run("python", "-m", "nmt", "--help")
+    folder = installed.pretrained_folder()
+    assert folder == (installed.site / "nmt" / "pretrained").resolve()
+    assert {path.name for path in folder.iterdir()} == {SHIPPED.name, "MODEL_CARD.md", "NOTICE"}
+    assert (folder / SHIPPED.name).read_bytes() == SHIPPED.read_bytes()
+    before = sorted((path, path.stat().st_mtime_ns) for path in folder.iterdir())
+    assert "people" in installed.run("nmt", "translate", "Eine Gruppe von Menschen steht vor einem Iglu.")
+    assert sorted((path, path.stat().st_mtime_ns) for path in folder.iterdir()) == before
+    metadata = next(installed.site.glob("nmt_cli-*.dist-info"))
+    assert (metadata / "licenses" / "nmt" / "pretrained" / "NOTICE").is_file()
+    assert "License-Expression: MIT AND LicenseRef-Multi30k" in (metadata / "METADATA").read_text("utf-8")
 
 
 @pytest.mark.slow
@@ -107,6 +122,8 @@ def test_an_editable_install_reads_the_configs_of_the_checkout(tmp_path: Path) -
     text = re.sub(r"^name:.*\n", "", config.read_text("utf-8"), flags=re.M)
     config.write_text(f"name: edited\n{text}", encoding="utf-8")
     assert installed.config_name() == "edited"
+    assert installed.pretrained_folder() == installed.checkout / "nmt" / "pretrained"
+    assert (installed.pretrained_folder() / SHIPPED.name).is_file()
     assert "translate" in installed.run("nmt", "--help")
     assert "translate" in installed.run("python", "-m", "nmt", "--help")
 
@@ -136,6 +153,18 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
 def test_whoever_develops_has_every_extra() -> None:
     optional = project()["optional-dependencies"]
     assert {text for texts in optional.values() for text in texts} == set(optional["dev"])
+
+
+def test_the_licences_are_those_of_code_and_weights_and_each_comes_along() -> None:
+    assert project()["license"] == "MIT AND LicenseRef-Multi30k"
+    assert set(project()["license-files"]) == {"LICENSE", "nmt/pretrained/NOTICE"}
+    assert "LicenseRef-Multi30k" in (SHIPPED.parent / "NOTICE").read_text("utf-8")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_git_does_not_hide_the_weights() -> None:
+    answer = subprocess.run(["git", "check-ignore", "--quiet", str(SHIPPED)], cwd=ROOT)
+    assert answer.returncode in (1, 128), "1: not ignored; 128: this is no checkout"
 
 
 def test_the_version_is_the_one_in_the_package() -> None:

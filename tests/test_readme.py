@@ -35,14 +35,18 @@ SETUP = ("py", ".venv\\Scripts\\python", ".venv/bin/python", "python3", "make")
 """Commands that set up an environment: what they name is checked, and they are not run."""
 
 
-def blocks(language: str) -> list[str]:
+AT_ONCE, LATER = README.split("## The commands, on Multi30k")
+"""What works right after installation, and what needs a trained model."""
+
+
+def blocks(language: str, text: str = README) -> list[str]:
     """The code blocks in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
-def commands() -> Iterator[str]:
+def commands(text: str = README) -> Iterator[str]:
     """Every command, in order."""
-    for block in blocks("console") + blocks("bash"):
+    for block in blocks("console", text) + blocks("bash", text):
         lines = block.splitlines()
         marked = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         yield from marked or lines
@@ -143,23 +147,44 @@ def write_text(folder: Path, splits: dict[str, list[Pair]], src_lang: str, *, co
                 (folder / f"{name}.{language}").write_bytes(data)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="runs the commands in a POSIX shell")
-def test_every_command_of_nmt_runs(folder: Path, tmp_path: Path) -> None:
-    script = tmp_path / "nmt"
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """One in which `nmt` is the checkout's."""
+    script = tmp_path / "bin" / "nmt"
+    script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nmt "$@"\n')
     script.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PATH": path,
-        "NMT_CACHE": str(tmp_path / "cache"),
-        "OMP_NUM_THREADS": "1",
-    }
-    environment.pop("NMT_MODEL", None)
+    path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
+    cache = str(tmp_path / "cache")
+    own = {"PYTHONPATH": str(ROOT), "PATH": path, "NMT_CACHE": cache, "OMP_NUM_THREADS": "1"}
+    return {name: value for name, value in os.environ.items() if name != "NMT_MODEL"} | own
+
+
+@pytest.mark.skipif(os.name != "posix", reason="runs the commands in a POSIX shell")
+def test_translating_works_at_once_and_says_what_is_written_there(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (block,) = (block for block in blocks("console", AT_ONCE) if "nmt translate" in block)
+    for command, wanted in re.findall(r"^\$ (nmt .*)\n(.*)$", block, re.M):
+        answer = subprocess.run(
+            command,
+            shell=True,
+            cwd=empty,
+            env={**environment, "NMT_OFFLINE": "1"},
+            capture_output=True,
+            encoding="utf-8",
+        )
+        assert answer.stdout == f"{wanted}\n", answer.stderr
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="runs the commands in a POSIX shell")
+def test_every_command_of_nmt_runs(folder: Path, environment: dict[str, str]) -> None:
     ran = 0
-    for command in commands():
+    for command in commands(LATER):
         if command.split()[0] in SETUP or command.startswith(".venv"):
             continue
         answer = subprocess.run(

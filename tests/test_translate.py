@@ -37,7 +37,7 @@ from nmt.decoding.state import DecoderState, Hypothesis
 from nmt.errors import ConfigError, DataError, ModelFileError
 from nmt.model.packed import packed
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model
+from nmt.modelfile import SHIPPED, Model, shipped_model
 from nmt.translate import CHUNK_LINES, Alignment, ArrivingLines, Translation, Translator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -771,13 +771,25 @@ def test_a_run_folder_a_model_file_and_the_environment_name_the_same_model(
         assert str(tiny_model_path) in caplog.text
 
 
-def test_without_any_model_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_none_is_named_the_model_that_comes_with_nmt_is_loaded_and_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.delenv("NMT_MODEL", raising=False)
-    with pytest.raises(ModelFileError) as caught:
-        Translator.load()
-    assert "train" in (caught.value.hint or "")
-    with pytest.raises(ModelFileError, match="nowhere"):
+    monkeypatch.chdir(tmp_path)
+    Path(SHIPPED).mkdir()  # something else of that name is not what was asked for
+    with caplog.at_level(logging.INFO, logger="nmt"):
+        assert Translator.load(device="cpu").model.path == shipped_model()
+    assert [record.getMessage().partition(" on ")[0] for record in caplog.records] == [
+        f"model {SHIPPED}, which comes with nmt,"
+    ]
+    Path(SHIPPED).rmdir()
+    assert Translator.load(SHIPPED, device="cpu").model.path == shipped_model()
+
+
+def test_a_model_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="nowhere") as caught:
         Translator.load(tmp_path / "nowhere")
+    assert "train" in (caught.value.hint or "")
 
 
 def test_a_model_of_another_spacy_warns_once(tiny_model: Model, caplog: pytest.LogCaptureFixture) -> None:
