@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from nmt.errors import AnotherRankError, DataError, ModelFileError, NmtError
 from nmt.runtime import is_out_of_memory, spare_the_machine
@@ -121,6 +121,28 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         with _exits():
             return super().invoke(ctx)
+
+
+class _TakesSentences(TyperCommand):
+    """A command that says how to give a sentence which was taken for an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer brings its own click, whose classes have no public name
+            option = getattr(error, "option_name", None)
+            if option and any(word.startswith(option) and _is_sentence(word) for word in given):
+                error.message = (  # type: ignore[attr-defined]
+                    f"No such option: {option} (a sentence that begins with a dash stands after two more: "
+                    'nmt translate -- "…")'
+                )
+            raise
+
+
+def _is_sentence(word: str) -> bool:
+    """Whether something that begins with a dash looks like text."""
+    return any(map(str.isspace, word)) or word[1:2].isdigit()
 
 
 def main() -> None:
@@ -540,7 +562,7 @@ def compare(
     _print(found.to_json() if json_output else str(found))
 
 
-@app.command(short_help="Translate sentences.")
+@app.command(short_help="Translate sentences.", cls=_TakesSentences)
 def translate(
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", hidden=True)] = None,
     config: ConfigOption = None,

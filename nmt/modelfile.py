@@ -40,6 +40,7 @@ BEST, LAST = "best.safetensors", "last.safetensors"
 SHIPPED = "multi30k-de-en"
 """The model that comes with nmt; its name stands for its file wherever a model is named."""
 
+_SUFFIX = ".safetensors"
 _TRAIN_FIRST = "train first: nmt train --config base.yaml"
 _GET_IT_WHOLE = "copy the file again, or train again: nmt train --config base.yaml"
 
@@ -158,13 +159,29 @@ def resolve_model(path: Path) -> Path:
     if os.path.isfile(path):  # Path.is_file raises where a folder above may not be entered
         return path
     if not os.path.isdir(path):
-        is_near = difflib.get_close_matches(str(path), [SHIPPED], cutoff=0.7)
-        hint = f"did you mean {SHIPPED}, the model that comes with nmt?" if is_near else _TRAIN_FIRST
-        raise ModelFileError(f"{path}: no such model file or run folder", hint=hint)
+        raise ModelFileError(f"{path}: no such model file or run folder", hint=_meant(path) or _TRAIN_FIRST)
     for name in (BEST, LAST):
         if os.path.isfile(path / name):
             return path / name
     raise ModelFileError(f"{path} holds no model: neither {BEST} nor {LAST}", hint=_TRAIN_FIRST)
+
+
+def _meant(path: Path) -> str | None:
+    """What may have been meant by a path with nothing there, as a question."""
+
+    def nearest(names: Sequence[str]) -> str | None:
+        return next(iter(difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)), None)
+
+    if path.name == str(path) and nearest([SHIPPED]):
+        return f"did you mean {SHIPPED}, the model that comes with nmt?"
+    try:
+        beside = [
+            each.name for each in path.parent.iterdir() if os.path.isdir(each) or each.suffix == _SUFFIX
+        ]
+    except OSError:
+        return None
+    name = nearest(beside)
+    return name and f"did you mean {path.with_name(name)}?"
 
 
 def shipped_model() -> Path:

@@ -144,6 +144,16 @@ def test_wrong_usage_is_exit_2(arguments: list[str], nmt_here: Callable[..., Ans
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(("sentence", "is_told"), [("-5 Grad", True), ("-Ja!", False), ("--beem", False)])
+def test_a_sentence_that_is_taken_for_an_option_says_how_it_is_given(
+    sentence: str, is_told: bool, nmt_here: Callable[..., Answer]
+) -> None:
+    code, _, err = nmt_here("translate", sentence)
+    assert code == 2
+    assert "No such option" in err
+    assert ('nmt translate -- "…"' in " ".join(err.split())) is is_told
+
+
 # --- faults -----------------------------------------------------------------------------------------------
 
 

@@ -384,6 +384,23 @@ def test_a_path_with_nothing_there_says_how_to_get_a_model(tmp_path: Path, name:
     assert caught.value.hint == "train first: nmt train --config base.yaml"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("bas", "base"),
+        ("bse", "base"),
+        ("mine.safetensor", "mine.safetensors"),
+    ],
+)
+def test_a_mistyped_path_is_told_what_lies_beside_it(tmp_path: Path, name: str, meant: str) -> None:
+    (tmp_path / "base").mkdir()
+    for file in ("base/best.safetensors", "mine.safetensors", "notes.txt"):
+        (tmp_path / file).touch()
+    with pytest.raises(ModelFileError, match="no such model file or run folder") as caught:
+        resolve_model(tmp_path / name)
+    assert caught.value.hint == f"did you mean {tmp_path / meant}?"
+
+
 # --- the model that comes with nmt ------------------------------------------------------------------------
 
 
