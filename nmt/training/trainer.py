@@ -25,7 +25,7 @@ from nmt.modelfile import BEST, LAST
 from nmt.runtime import ALONE, Ranks, StopSignals
 from nmt.training.averaging import Snapshots
 from nmt.training.checkpoint import RunState, load_last_checkpoint, save_checkpoint, update_state
-from nmt.training.optimizer import learning_rate
+from nmt.training.plan import Plan
 from nmt.training.risk import Drawn
 from nmt.training.step import Draw, Stepper, Work, explained, make_work, plain_loss
 from nmt.training.tracking import Event, Metrics, ProgressBar, format_duration, open_tensorboard
@@ -109,9 +109,6 @@ class Hooks:
     is that of the step."""
 
 
-DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout")
-"""The settings that the plan of an epoch's batches follows from, beside the seed and those of the data."""
-
 SKIPS_TOLD = 3
 """So many skipped steps of a run are warned of one by one."""
 
@@ -187,16 +184,8 @@ class Trainer:
         self.device = next(network.parameters()).device
         self.stepper = Stepper(network, settings, seed=seed, precision=precision, ranks=ranks)
         self.snapshots = Snapshots(run.checkpoints / "validated", settings.average_checkpoints)
-        self.batches = {
-            "seed": seed,
-            **{f"train.{key}": getattr(settings, key) for key in DECIDE_THE_BATCHES},
-        }
-        self.state = RunState(vocabulary_hash=vocabulary_hash, batches=self._batches(0))
-        # of each kind of epoch; others may have a few more or less
-        self._epoch_steps = len(self._plan(train(0), 0))
-        self._risk_epoch_steps = self._epoch_steps
-        if settings.risk_epochs:
-            self._risk_epoch_steps = len(self._plan(train(0), settings.first_risk_epoch))
+        self.plan = Plan(settings, seed, train(0))
+        self.state = RunState(vocabulary_hash=vocabulary_hash, batches=self.plan.decided_by(0))
         self._metrics: Metrics | None = None  # of rank 0, while it trains
         self._spent = Stopwatch()
         self._elapsed_before_s = 0.0
@@ -204,18 +193,7 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """The steps that the whole run is planned to have."""
-        settings = self.settings
-        first = max(self.state.planned_from_epoch, settings.first_risk_epoch)
-        planned = self._likelihood_steps + (settings.epochs - first) * self._risk_epoch_steps
-        return min(planned, settings.max_steps or planned)
-
-    @property
-    def _likelihood_steps(self) -> int:
-        """The steps before the epochs that lower the risk, which the learning rate's schedule is for."""
-        state, settings = self.state, self.settings
-        epochs = max(settings.first_risk_epoch - state.planned_from_epoch, 0)
-        planned = state.planned_from_step + epochs * self._epoch_steps
-        return min(planned, settings.max_steps or planned)
+        return self.plan.total_steps(self.state)
 
     @property
     def finished(self) -> bool:
@@ -254,37 +232,18 @@ class Trainer:
                 f"{self.run.path} was trained on text that has changed since: its ids mean other tokens now",
                 hint="put the text back as it was, or start anew with --overwrite or --run-dir",
             )
-        before = state.batches
-        if state.position:
-            self._refuse_other_batches(before, self._batches(state.epoch))
-        elif any(before.get(key) != value for key, value in self.batches.items()):
-            # another number of steps an epoch from here on
-            state.planned_from_step, state.planned_from_epoch = state.step, state.epoch
-        state.batches = self._batches(state.epoch)
-        self.state = state
-        return state.step
-
-    def _batches(self, epoch: int) -> dict[str, Any]:
-        """The settings, by name, that an epoch's batches follow from."""
-        return self.batches | {"train.risk_samples": self.settings.risk_samples * self._at_risk(epoch)}
-
-    def _at_risk(self, epoch: int) -> bool:
-        """Whether an epoch lowers the risk."""
-        return epoch >= self.settings.first_risk_epoch
-
-    def _refuse_other_batches(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Within an epoch refuse what makes other batches: some pairs would come twice and others never."""
-        changed = [
-            f"{key} ({before[key]!r} there, {value!r} now)"
-            for key, value in now.items()
-            if before.get(key, value) != value
-        ]
-        if changed:
+        if state.position and (changed := self.plan.changes(state.batches, state.epoch)):
+            # some pairs would come twice and others never
             raise ConfigError(
                 f"{self.run.path} stopped within an epoch, which has other batches with these settings: "
                 f"{', '.join(changed)}",
                 hint="set them as they were, or start anew with --overwrite or --run-dir",
             )
+        if not state.position and self.plan.begins_anew(state.batches):
+            state.planned_from_step, state.planned_from_epoch = state.step, state.epoch
+        state.batches = self.plan.decided_by(state.epoch)
+        self.state = state
+        return state.step
 
     def fit(self) -> int | None:
         """Train until the epochs or steps are done, patience is out, or a signal asks to stop.
@@ -332,12 +291,12 @@ class Trainer:
         state, tally = self.state, _Tally()
         with self._spent.on("data"):
             split = self.train(state.epoch)
-            plan = self._plan(split, state.epoch)
+            plan = self.plan.batches(split, state.epoch)
             work = self._work(split, plan[state.position])
-        state.averaged, state.batches = False, self._batches(state.epoch)
+        state.averaged, state.batches = False, self.plan.decided_by(state.epoch)
         self.network.train()
         while True:
-            tokens, rate = work.tokens, self._rate(state.position / len(plan))
+            tokens, rate = work.tokens, self.plan.rate(state, state.position / len(plan))
             with self._spent.on("step"):
                 totals = self._gradient(work, stop)
             if state.position + 1 < len(plan):
@@ -364,16 +323,9 @@ class Trainer:
         parts = self.settings.accumulation
         return make_work(split, rows, ranks=self.ranks, parts=parts, device=self.device)
 
-    def _rate(self, share: float) -> float:
-        """The learning rate of the next step, when `share` of the running epoch is done."""
-        state, settings = self.state, self.settings
-        if not self._at_risk(state.epoch):
-            return learning_rate(state.step + 1, settings, self._likelihood_steps)
-        return settings.risk_learning_rate * (settings.epochs - state.epoch - share) / settings.risk_epochs
-
     def _draw_translations(self) -> Draw | None:
         """What draws translations in the running epoch, None where it does not lower the risk."""
-        if not self._at_risk(self.state.epoch):
+        if not self.plan.at_risk(self.state.epoch):
             return None
         assert self.hooks.translations is not None
         return functools.partial(self.hooks.translations, self.network)
@@ -586,9 +538,3 @@ class Trainer:
         out_of_patience = settings.patience is not None and state.stale >= settings.patience
         out_of_steps = settings.max_steps is not None and state.step >= settings.max_steps
         return state.epoch >= settings.epochs or out_of_steps or out_of_patience
-
-    def _plan(self, split: Split, epoch: int) -> list[Rows]:
-        """The batches of an epoch; where it lowers the risk the drawn translations have a share of each."""
-        settings = self.settings
-        budget = settings.batch_tokens // (settings.risk_samples + 1 if self._at_risk(epoch) else 1)
-        return plan_batches(split, budget, seed=self.seed, epoch=epoch, max_rows=settings.batch_sentences)

@@ -516,7 +516,7 @@ def test_too_many_such_steps_in_a_row_end_the_run_and_leave_what_was_saved(
 ) -> None:
     settings = {"epochs": 9, "batch_tokens": 60, "max_skipped_steps": 4}
     trainer = make_trainer(tmp_path, **settings)
-    epoch = len(trainer._plan(TRAIN, 0))
+    epoch = len(trainer.plan.batches(TRAIN, 0))
     spoil(trainer, {2, 3, 4, 5, *range(epoch + 2, 1000)})  # four in a row are borne
     with pytest.raises(
         RunError, match=r"5 steps in a row.*the loss is \d.*norm of the gradient nan"
@@ -632,7 +632,7 @@ def test_a_fault_in_a_validation_loses_no_step_and_it_is_made_up_for(tmp_path: P
 
 def test_a_signal_at_the_end_of_an_epoch_does_not_skip_its_validation(tmp_path: Path) -> None:
     stopped = make_trainer(tmp_path, epochs=2)
-    send_in_step(stopped, len(stopped._plan(TRAIN, 0)), signal.SIGTERM)
+    send_in_step(stopped, len(stopped.plan.batches(TRAIN, 0)), signal.SIGTERM)
     assert stopped.fit() == signal.SIGTERM
     resumed = make_trainer(tmp_path, epochs=2)
     resumed.resume()
