@@ -422,8 +422,8 @@ def _history_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _score_words(score: FoundScore) -> str:
     doubt = " (older than the model file)" if score.older_than_model else ""
-    beam = f", beam {score.beam}" if score.beam > 1 else ""
-    return f"{score.name} {score.value:.2f}{beam}, {score.signature}{doubt}"
+    search = f"beam {score.beam}" if score.beam > 1 else "greedy"
+    return f"{score.name} {score.value:.2f}, {search}, {score.signature}{doubt}"
 
 
 def _megabytes(count: int) -> str:
