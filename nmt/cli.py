@@ -751,8 +751,13 @@ def _find_model(option: Path | None, config: str | None) -> Path:
         from nmt.config import find_config
 
         find_config(config)  # a mistyped name is an error, also where the model is named otherwise
-    if (named := option or default_model()) is not None:
-        return resolve_model(named)
+    if option is not None:
+        return resolve_model(option)
+    if (named := default_model()) is not None:
+        try:
+            return resolve_model(named)
+        except ModelFileError as error:
+            raise ModelFileError(f"$NMT_MODEL names {error.message}", hint=error.hint) from None
 
     from nmt.config import load_config
 

@@ -242,9 +242,10 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _risk_epochs_come(self) -> Self:
-        if self.risk_epochs > self.epochs:
+        if self.risk_epochs >= self.epochs:
             raise ValueError(
-                f"risk_epochs is {self.risk_epochs}, but they are the last of {self.epochs} epochs"
+                f"risk_epochs is {self.risk_epochs}, but they are the last of {self.epochs} epochs: "
+                "a model that has learned nothing yet would learn nothing from what it draws"
             )
         if self.risk_epochs and self.patience is not None:
             raise ValueError(

@@ -374,7 +374,7 @@ _README = """\
 # {name}: {src} to {tgt}, for CTranslate2
 
 A Transformer with {parameters:,} parameters, exported by nmt {version} with its weights in {kind}. `{facts}`
-tells where it comes from. To translate a sentence, in this folder:
+tells where it comes from. {terms}To translate a sentence, in this folder:
 
 ```python
 {example}
@@ -433,6 +433,7 @@ def _readme(model: Model, kind: str) -> str:
     config, data = model.config, model.config.data
     subwords = next(iter(_subword_models(model)), None)
     pipeline = "spacy.load" if data.src_pipeline else "spacy.blank"
+    terms = model.provenance.get("terms")
     return _README.format(
         name=config.name,
         src=data.src_lang,
@@ -441,6 +442,7 @@ def _readme(model: Model, kind: str) -> str:
         version=__version__,
         kind=kind,
         facts=FACTS,
+        terms=f"Terms of use: {terms}.\n\n" if terms else "",
         example=_example(config, subwords),
         packages="ctranslate2 sentencepiece" if subwords else "ctranslate2",
         spacy=f"{pipeline}({_quoted(data.src_pipeline or data.src_lang)})",

@@ -152,7 +152,7 @@ def read_header(path: Path) -> dict[str, Any]:
 def resolve_model(path: Path) -> Path:
     """The model file that a path means: itself, or a run folder's best model, else its last.
 
-    `SHIPPED` means the model that comes with nmt, unless a file or folder has that name. Raises
+    `SHIPPED` means the model that comes with nmt, unless a model file or run folder has that name. Raises
     ModelFileError where there is none.
     """
     path = shipped_model() if is_shipped_name(path) else path
@@ -190,8 +190,8 @@ def shipped_model() -> Path:
 
 
 def is_shipped_name(path: Path) -> bool:
-    """Whether a path is the name of the model that comes with nmt, and of nothing else."""
-    return str(path) == SHIPPED and not os.path.exists(path)
+    """Whether a path is the name of the model that comes with nmt, and of no other model."""
+    return str(path) == SHIPPED and not any(map(os.path.isfile, (path, path / BEST, path / LAST)))
 
 
 def is_shipped(file: Path) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nmt.config import Config, DataConfig, ModelConfig, TrainConfig, VocabularyConfig, load_config
-from nmt.data.batching import Batch, make_batch, without_specials
+from nmt.data.batching import Batch, make_batch, plan_batches, without_specials
 from nmt.data.corpus import Pair
 from nmt.data.text import detokenize
 from nmt.data.vocabulary import PAD
@@ -460,9 +460,10 @@ def test_epochs_that_lower_the_risk_make_what_the_model_draws_cheaper(tiny_prepa
 
 def test_within_an_epoch_the_risk_cannot_begin(tiny_prepared: PreparedData) -> None:
     settings = {"epochs": 3, "batch_tokens": 300}
-    stop_in_step(3, small_config(tiny_prepared.folder, **settings))
+    first_epoch = len(plan_batches(tiny_prepared.split("train"), 300, seed=1, epoch=0))
+    stop_in_step(first_epoch + 2, small_config(tiny_prepared.folder, **settings))
     with pytest.raises(ConfigError, match=r"within an epoch.*train\.risk_samples \(0 there, 6 now\)"):
-        train(small_config(tiny_prepared.folder, **settings, risk_epochs=3), resume=True)
+        train(small_config(tiny_prepared.folder, **settings, risk_epochs=2), resume=True)
     assert (
         train(small_config(tiny_prepared.folder, **settings, risk_epochs=1), resume=True).stopped_by is None
     )

@@ -305,6 +305,6 @@ def _cannot_fetch(url: str, reason: str, wanted: Sequence[str]) -> DownloadError
 
 def _other_ways(wanted: Sequence[str]) -> str:
     return (
-        f"get {', '.join(wanted)} in another way, put them into a folder and say `--set data.mirror=FOLDER`; "
-        "or point --data at a folder with train.de, train.en, val.de, val.en"
+        f"get {', '.join(wanted)} in another way, put them into a folder and say `--set data.mirror=FOLDER` "
+        "to nmt prepare or nmt train; or point --data at a folder with train.de, train.en, val.de, val.en"
     )

@@ -15,6 +15,10 @@ DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout")
 """The settings that the batches of any epoch follow from, beside the seed and those of the data."""
 
 
+_FIRST = "first_risk_epoch"
+"""Kept beside them, since it decides how many steps there are."""
+
+
 class Plan:
     """The epochs of a run: first those of likelihood, then those that lower the risk (train.risk_epochs).
 
@@ -41,7 +45,7 @@ class Plan:
     def decided_by(self, epoch: int) -> dict[str, Any]:
         """The settings, by name, that an epoch's batches follow from."""
         samples = self.settings.risk_samples if self.at_risk(epoch) else 0
-        return {**self._decided_always(), "train.risk_samples": samples}
+        return {**self._decided_always(), "train.risk_samples": samples, _FIRST: self._first_risk_epoch()}
 
     def changes(self, before: Mapping[str, Any], epoch: int) -> list[str]:
         """What decides an epoch's batches and was otherwise before, with both values."""
@@ -49,12 +53,13 @@ class Plan:
         return [
             f"{key} ({before[key]!r} there, {value!r} now)"
             for key, value in now
-            if before.get(key, value) != value
+            if key != _FIRST and before.get(key, value) != value
         ]
 
     def begins_anew(self, before: Mapping[str, Any]) -> bool:
         """Whether epochs have other numbers of steps from here on than they had before."""
-        return any(before.get(key) != value for key, value in self._decided_always().items())
+        now = {**self._decided_always(), _FIRST: self._first_risk_epoch()}
+        return any(before.get(key) != value for key, value in now.items())
 
     def total_steps(self, state: RunState) -> int:
         """The steps that the whole run is planned to have."""
@@ -75,6 +80,9 @@ class Plan:
             "seed": self.seed,
             **{f"train.{key}": getattr(self.settings, key) for key in DECIDE_THE_BATCHES},
         }
+
+    def _first_risk_epoch(self) -> int | None:
+        return self.settings.first_risk_epoch if self.settings.risk_epochs else None
 
     def _likelihood_steps(self, state: RunState) -> int:
         """The steps before the epochs that lower the risk: what the schedule of the learning rate is for."""

@@ -272,6 +272,10 @@ class ProgressBar:
     ) -> None:
         self._bar.close()
 
+    def begin_anew(self, step: int) -> None:
+        """The steps after this one are of another kind: only they tell how long the others will take."""
+        self._start, self._begun = step, time.monotonic()
+
     def tell(self, text: str) -> None:
         """From now on say this beside the steps: loss, learning rate, speed."""
         self._text = text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,8 @@ class _Tally:
     largest_norm: float = 0.0
     loss_tokens: int = 0
     """Target tokens of the steps that were not skipped."""
+    costs: list[float] = field(default_factory=list)
+    """The mean cost of the translations that each part of a step has drawn."""
     tokens: int = 0
     skipped: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -294,11 +296,14 @@ class Trainer:
             plan = self.plan.batches(split, state.epoch)
             work = self._work(split, plan[state.position])
         state.averaged, state.batches = False, self.plan.decided_by(state.epoch)
+        if self.plan.at_risk(state.epoch) and not state.position:
+            bar.begin_anew(state.step)
+            log.info("epoch %d draws translations, and lowers what they cost", state.epoch + 1)
         self.network.train()
         while True:
             tokens, rate = work.tokens, self.plan.rate(state, state.position / len(plan))
             with self._spent.on("step"):
-                totals = self._gradient(work, stop)
+                totals = self._gradient(work, stop, tally.costs)
             if state.position + 1 < len(plan):
                 with self._spent.on("data"):  # while the device computes
                     work = self._work(split, plan[state.position + 1])
@@ -323,16 +328,23 @@ class Trainer:
         parts = self.settings.accumulation
         return make_work(split, rows, ranks=self.ranks, parts=parts, device=self.device)
 
-    def _draw_translations(self) -> Draw | None:
-        """What draws translations in the running epoch, None where it does not lower the risk."""
+    def _draw_translations(self, costs: list[float]) -> Draw | None:
+        """What draws translations in the running epoch, and notes their mean cost; None in other epochs."""
+        translations = self.hooks.translations
         if not self.plan.at_risk(self.state.epoch):
             return None
-        assert self.hooks.translations is not None
-        return functools.partial(self.hooks.translations, self.network)
+        assert translations is not None
 
-    def _gradient(self, work: Work, stop: StopSignals) -> Tensor:
+        def draw(batch: Batch, step: int) -> Drawn:
+            drawn = translations(self.network, batch, step)
+            costs.append(float(drawn.costs.mean()))
+            return drawn
+
+        return draw
+
+    def _gradient(self, work: Work, stop: StopSignals, costs: list[float]) -> Tensor:
         """The gradient of a step; gives [summed loss, norm], and of several ranks their signals behind."""
-        loss, norm = self.stepper.gradient(work, self.state.step, self._draw_translations())
+        loss, norm = self.stepper.gradient(work, self.state.step, self._draw_translations(costs))
         if self.ranks.world == 1:
             return torch.stack((loss, norm))
         asked = loss.new_tensor([float(stop.requested == number) for number in stop.NUMBERS])
@@ -376,8 +388,10 @@ class Trainer:
             tokens_per_s=round(speed, 1),
             elapsed_s=round(self._elapsed_s, 3),
             **({"skipped": tally.skipped} if tally.skipped else {}),
+            **({"cost": fmean(tally.costs)} if tally.costs else {}),
         )
-        learning = f"loss {loss:.3f}, learning rate {rate:.1e}"
+        cost = f", cost {fmean(tally.costs):.3f}" if tally.costs else ""
+        learning = f"loss {loss:.3f}{cost}, learning rate {rate:.1e}"
         bar.tell(f"epoch {math.ceil(epoch)}, {learning}, {speed:,.0f} tokens/s")
 
     # --- validation ---------------------------------------------------------------------------------------

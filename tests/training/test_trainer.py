@@ -261,6 +261,21 @@ def test_the_last_epochs_lower_the_risk_in_smaller_steps_at_a_rate_of_their_own(
     assert rates[first:] == pytest.approx(falling.tolist(), rel=1e-6)
 
 
+def test_a_run_whose_last_epochs_lowered_the_risk_goes_on_for_as_many_steps_as_it_says(
+    tmp_path: Path,
+) -> None:
+    settings = {"risk_epochs": 1, "risk_samples": 2, "batch_tokens": 300}
+    make_trainer(tmp_path, epochs=3, **settings).fit()
+    more = make_trainer(tmp_path, epochs=5, **settings)
+    assert more.resume()
+    planned = more.total_steps
+    more.fit()
+    assert more.state.step == planned
+    steps = [event for event in read_events(more.run.metrics) if event["event"] == "step"]
+    assert all(("cost" in event) == (event["epoch"] > 4 or 2 < event["epoch"] <= 3) for event in steps)
+    assert all(0 <= event["cost"] <= 1 for event in steps if "cost" in event)
+
+
 def test_a_step_that_lowers_the_risk_follows_the_gradient_of_both_parts(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, clip_norm=None, risk_weight=3.0, dtype=torch.float64)
     rows, batch = np.arange(12), make_batch(TRAIN, np.arange(12))
