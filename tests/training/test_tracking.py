@@ -90,7 +90,7 @@ def test_means_that_are_tried_again_are_cut_off_and_their_validation_is_kept(tmp
 def test_every_field_that_a_run_writes_is_documented(
     tiny_config: Config, tiny_prepared: PreparedData, tmp_path: Path
 ) -> None:
-    settings = {"max_steps": 3, "warmup_steps": 1, "average_checkpoints": 2, "batch_tokens": 2000}
+    settings = {"max_steps": 8, "warmup_steps": 1, "average_checkpoints": 2, "batch_tokens": 2000}
     config = tiny_config.replace(
         data=tiny_config.data.model_copy(update={"source": str(tiny_prepared.folder)}),
         train=tiny_config.train.model_copy(update=settings),
@@ -98,7 +98,7 @@ def test_every_field_that_a_run_writes_is_documented(
     run = train(config, run_dir=tmp_path / "run").run_dir
     events = read_events(run / "metrics.jsonl")
     assert {event["event"] for event in events} == {"step", "validation", "time"}
-    fields = {field for event in events for field in event} | {"skipped"}
+    fields = {field for event in events for field in event} | {"skipped", "cost"}
     assert "weights" in fields
     guide = (ROOT / "docs" / "training.md").read_text("utf-8").partition("## What a run tells")[2]
     assert fields <= set(re.findall(r"`(\w+)`", guide))
