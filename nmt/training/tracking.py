@@ -45,7 +45,7 @@ class Metrics:
         learning_rate   of this step
         grad_norm       before clipping, the largest since the last one
         tokens_per_s    target tokens, padding not counted, over all devices, since the last one
-        cost            mean of 1 - sentence BLEU of the drawn translations; only in epochs that lower the risk
+        cost            mean 1 - sentence BLEU of drawn translations; only in epochs that lower the risk
         skipped         steps since the last one whose loss or gradient was no number; only if there were any
     `validation`, after train.validate_every_epochs epochs and at the end:
         loss            plain, without smoothing: nats per target token
