@@ -44,11 +44,7 @@ def projection_loss(
     are what each position's smoothed loss is multiplied by. Logits are computed in autocast's type, loss and
     gradient in at least float32.
     """
-    dtype = _computing_type(states)
-    needs_grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
-    smoothed, _, plain = _ProjectionLoss.apply(  # type: ignore[no-untyped-call]
-        states, weight, bias, targets, weights, smoothing, mass, None, dtype, needs_grad
-    )
+    smoothed, _, plain = _losses(states, weight, bias, targets, weights, smoothing, mass, None)
     return smoothed, plain
 
 
@@ -86,12 +82,15 @@ def r_drop_loss(
     `states @ weight.T + bias` gives them; targets (N). All else is as in `projection_loss`; the smoothed loss
     by itself takes no part in the gradient.
     """
+    objective, smoothed, _ = _losses(states, weight, bias, targets, None, smoothing, mass, divergence_weight)
+    return objective, smoothed
+
+
+def _losses(states: Tensor, weight: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """What `_ProjectionLoss` makes of these: the objective, the smoothed loss and the plain one."""
     dtype = _computing_type(states)
     needs_grad = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
-    objective, smoothed, _ = _ProjectionLoss.apply(  # type: ignore[no-untyped-call]
-        states, weight, bias, targets, None, smoothing, mass, divergence_weight, dtype, needs_grad
-    )
-    return objective, smoothed
+    return _ProjectionLoss.apply(states, weight, *given, dtype, needs_grad)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def _computing_type(states: Tensor) -> torch.dtype:

@@ -45,7 +45,7 @@ class Plan:
     def decided_by(self, epoch: int) -> dict[str, Any]:
         """The settings, by name, that an epoch's batches follow from."""
         samples = self.settings.risk_samples if self.at_risk(epoch) else 0
-        return {**self._decided_always(), "train.risk_samples": samples, _FIRST: self._first_risk_epoch()}
+        return {**self._decided_always(), "train.risk_samples": samples}
 
     def changes(self, before: Mapping[str, Any], epoch: int) -> list[str]:
         """What decides an epoch's batches and was otherwise before, with both values."""
@@ -58,8 +58,7 @@ class Plan:
 
     def begins_anew(self, before: Mapping[str, Any]) -> bool:
         """Whether epochs have other numbers of steps from here on than they had before."""
-        now = {**self._decided_always(), _FIRST: self._first_risk_epoch()}
-        return any(before.get(key) != value for key, value in now.items())
+        return any(before.get(key) != value for key, value in self._decided_always().items())
 
     def total_steps(self, state: RunState) -> int:
         """The steps that the whole run is planned to have."""
@@ -76,13 +75,12 @@ class Plan:
         return settings.risk_learning_rate * (settings.epochs - state.epoch - share) / settings.risk_epochs
 
     def _decided_always(self) -> dict[str, Any]:
+        settings = self.settings
         return {
             "seed": self.seed,
-            **{f"train.{key}": getattr(self.settings, key) for key in DECIDE_THE_BATCHES},
+            **{f"train.{key}": getattr(settings, key) for key in DECIDE_THE_BATCHES},
+            _FIRST: settings.first_risk_epoch if settings.risk_epochs else None,
         }
-
-    def _first_risk_epoch(self) -> int | None:
-        return self.settings.first_risk_epoch if self.settings.risk_epochs else None
 
     def _likelihood_steps(self, state: RunState) -> int:
         """The steps before the epochs that lower the risk: what the schedule of the learning rate is for."""
