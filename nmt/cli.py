@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nmt.errors import AnotherRankError, DataError, ModelFileError, NmtError
+from nmt.errors import AnotherRankError, ConfigError, DataError, ModelFileError, NmtError
 from nmt.runtime import is_out_of_memory, spare_the_machine
 
 if TYPE_CHECKING:
@@ -626,7 +626,7 @@ def translate(
     """Translate sentences: one line in, one line out, in order, empty for empty.
 
     Each TEXT is one sentence, in quotes; without any, the lines of standard input are translated. A sentence
-    that begins with a dash stands after two more: nmt translate -- "-5 Grad und Schnee."
+    that begins with a dash stands after two more: nmt translate -- "- Ein Hund läuft."
 
     --json gives the translation's score, log_prob / length^ALPHA, the log-probability of each token and of
     the end, and for each token the place (from 0) of the source token that it looked at most. With --nbest N
@@ -752,12 +752,16 @@ def _find_model(option: Path | None, config: str | None) -> Path:
 
         find_config(config)  # a mistyped name is an error, also where the model is named otherwise
     if option is not None:
-        return resolve_model(option)
+        file = resolve_model(option)
+        if config is not None:
+            _check_languages(file, config)
+        return file
     if (named := default_model()) is not None:
         try:
             return resolve_model(named)
         except ModelFileError as error:
-            raise ModelFileError(f"$NMT_MODEL names {error.message}", hint=error.hint) from None
+            hint = f"name another one there, or none at all; {error.hint}"
+            raise ModelFileError(f"$NMT_MODEL names {error.message}", hint=hint) from None
 
     from nmt.config import load_config
 
@@ -773,6 +777,23 @@ def _find_model(option: Path | None, config: str | None) -> Path:
             f"no model: {run_dir} holds none, and neither --model nor $NMT_MODEL names one",
             hint=f"train first: nmt train --config {_quoted(name)}",
         ) from None
+
+
+def _check_languages(model: Path, config: str) -> None:
+    """Raise ConfigError for a config of other languages than the model's, which nothing else would notice."""
+    from nmt.config import load_config
+    from nmt.modelfile import model_name, read_header
+
+    trained, asked = read_header(model)["config"]["data"], load_config(config).data
+    there, here = (
+        f"{src} to {tgt}"
+        for src, tgt in ((trained["src_lang"], trained["tgt_lang"]), (asked.src_lang, asked.tgt_lang))
+    )
+    if there != here:
+        raise ConfigError(
+            f"{model_name(model)} translates {there}, but {config} is for {here}",
+            hint="name just one of the two",
+        )
 
 
 def _prepared_for(model: Path | None, data: str | None, config: str | None) -> PreparedData:

@@ -267,6 +267,8 @@ class DecodeConfig(Section):
     """Hypotheses of a sentence that are followed side by side; 1 is greedy search, as validations have it."""
     length_penalty: Alpha = 1.0
     """alpha: hypotheses are ranked by log_prob / length^alpha, where <eos> counts; 0 ranks by probability."""
+    patience: Annotated[float, Field(ge=1.0)] | None = 2.0
+    """A search ends once patience * beam hypotheses have ended; null ends it once none better can come."""
     min_length: NotNegative = 0
     """A translation has at least so many tokens, if its greatest length allows them."""
     batch_tokens: Count = 4096

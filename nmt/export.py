@@ -400,8 +400,8 @@ one of `\\ ▁ ▅`, which nmt writes as `\\\\ \\_ \\=` in its tokens.
 - `<unk>`, `<pad>` and `<bos>` are forbidden, since the model has not learned to say them. Scores are of the
   probabilities that are left to the other tokens.
 - With `beam_size=1`, or with `length_penalty=0`, translations in float32 are those of `nmt translate` but for
-  ties. With another penalty CTranslate2 ends its search earlier than nmt, for which `patience=2` nearly
-  makes up.
+  ties. With another penalty both end a search once `patience` * `beam_size` hypotheses have ended, which they
+  do not count in quite the same way: a few translations may differ.
 - {length}
 - A blank line should stay blank, without being translated.
 """
@@ -477,7 +477,7 @@ def _example(config: Config, subwords: str | None) -> str:
         ),
         beam=decode.beam,
         length_penalty=decode.length_penalty,
-        patience=2 if decode.beam > 1 and decode.length_penalty > 0 else 1,
+        patience=(decode.patience or decode.beam) if decode.beam > 1 and decode.length_penalty > 0 else 1,
         min_length=decode.min_length,
         max_length=max_length,
     )

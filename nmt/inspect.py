@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from nmt.data.vocabulary import SPECIALS
 from nmt.errors import ConfigError, ModelFileError
 from nmt.model.positions import sinusoids
 from nmt.model.transformer import Transformer
-from nmt.modelfile import Model, blank_network, load_model, resolve_model, work_folder
+from nmt.modelfile import Model, blank_network, is_shipped, load_model, resolve_model, work_folder
 from nmt.scoring.heatmaps import Matrix, draw_positions
 
 FLOAT32_BYTES = 4
@@ -68,6 +68,8 @@ class FoundScore:
     """The model file was written after it, so it may be another model's."""
     beam: int = 1
     """The hypotheses that its search followed side by side."""
+    found_in: str | None = None
+    """The report's file, where that does not lie in the model's own folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class ModelFacts:
 
     file_bytes: int
     written: str
-    """When the file was written (ISO 8601, UTC)."""
+    """When the file was last written or copied, as the file system says (ISO 8601, UTC)."""
     provenance: Mapping[str, Any]
     terms: str | None
     """Who may use the weights and for what, where the file says so."""
@@ -239,7 +241,8 @@ def _scores_beside(file: Path) -> Iterator[FoundScore]:
             score = found["score"]
             if Path(found["model"]).name == file.name:
                 is_older = report.stat().st_mtime < written_s
-                yield _found_score(found["split"], score, found.get("beam", 1), is_older)
+                found_score = _found_score(found["split"], score, found.get("beam", 1), is_older)
+                yield replace(found_score, found_in=str(report)) if is_shipped(file) else found_score
         except (OSError, ValueError, KeyError, TypeError):
             continue
 
@@ -389,7 +392,7 @@ def _file_words(inspection: Inspection) -> str:
     if inspection.facts is None:
         return str(inspection.path)
     written = inspection.facts.written[:16].replace("T", " ")
-    return f"{inspection.path}, {_megabytes(inspection.facts.file_bytes)}, written {written} UTC"
+    return f"{inspection.path}, {_megabytes(inspection.facts.file_bytes)}, dated {written} UTC"
 
 
 def _vocabulary_words(inspection: Inspection) -> str:
@@ -423,7 +426,8 @@ def _history_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _score_words(score: FoundScore) -> str:
     doubt = " (older than the model file)" if score.older_than_model else ""
     search = f"beam {score.beam}" if score.beam > 1 else "greedy"
-    return f"{score.name} {score.value:.2f}, {search}, {score.signature}{doubt}"
+    place = f", by {score.found_in}" if score.found_in else ""
+    return f"{score.name} {score.value:.2f}, {search}, {score.signature}{doubt}{place}"
 
 
 def _megabytes(count: int) -> str:

@@ -41,7 +41,7 @@ SHIPPED = "multi30k-de-en"
 """The model that comes with nmt; its name stands for its file wherever a model is named."""
 
 _SUFFIX = ".safetensors"
-_TRAIN_FIRST = "train first: nmt train --config base.yaml"
+_OR_TRAIN = f"{SHIPPED} comes with nmt, and nmt train --config base.yaml trains one in runs/base"
 _GET_IT_WHOLE = "copy the file again, or train again: nmt train --config base.yaml"
 
 
@@ -159,11 +159,13 @@ def resolve_model(path: Path) -> Path:
     if os.path.isfile(path):  # Path.is_file raises where a folder above may not be entered
         return path
     if not os.path.isdir(path):
-        raise ModelFileError(f"{path}: no such model file or run folder", hint=_meant(path) or _TRAIN_FIRST)
+        raise ModelFileError(f"{path}: no such model file or run folder", hint=_meant(path) or _OR_TRAIN)
     for name in (BEST, LAST):
         if os.path.isfile(path / name):
             return path / name
-    raise ModelFileError(f"{path} holds no model: neither {BEST} nor {LAST}", hint=_TRAIN_FIRST)
+    if os.path.isfile(path / "model.bin"):
+        raise ModelFileError(f"{path} is an export for CTranslate2", hint="its README.md tells how to run it")
+    raise ModelFileError(f"{path} holds no model: neither {BEST} nor {LAST}", hint=_OR_TRAIN)
 
 
 def _meant(path: Path) -> str | None:
@@ -224,7 +226,7 @@ def _read(path: Path, *, weights: bool) -> tuple[dict[str, str], dict[str, Tenso
     from safetensors import SafetensorError, safe_open
 
     if not os.path.isfile(path):
-        raise ModelFileError(f"{path}: no such model file", hint=_TRAIN_FIRST)
+        raise ModelFileError(f"{path}: no such model file", hint=_OR_TRAIN)
     try:
         path.open("rb").close()  # says what is wrong, where safe_open calls every fault a missing file
         with safe_open(path, framework="pt" if weights else "numpy") as file:

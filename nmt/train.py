@@ -99,6 +99,8 @@ def train(
         trainer = _make_trainer(config, data, run, device, precision, ranks)
         if resume:
             _resume(trainer, run, changed)
+        if ranks.is_first and not trainer.finished:
+            _warn_of_warmup(trainer)
 
         def describe() -> None:
             if overwrite:  # only now, when nothing more can hinder the new run
@@ -180,15 +182,14 @@ def _make_trainer(
         vocabulary_hash=data.vocabulary_hash,
         ranks=ranks,
     )
-    if ranks.is_first:
-        _warn(trainer, left_out=len(val) - len(short), limit=config.decode.max_source_tokens)
+    if ranks.is_first and len(short) < len(val):  # their loss may not fit into memory; BLEU is taken on all
+        limit, left_out = config.decode.max_source_tokens, len(val) - len(short)
+        log.warning("validation pairs of more than %d tokens, left out of the loss: %d", limit, left_out)
     return trainer
 
 
-def _warn(trainer: Trainer, *, left_out: int, limit: int) -> None:
-    """Of validation pairs whose loss does not fit into memory (BLEU is taken on all), and of a short run."""
-    if left_out:
-        log.warning("validation pairs of more than %d tokens, left out of the loss: %d", limit, left_out)
+def _warn_of_warmup(trainer: Trainer) -> None:
+    """Where the run is too short for it."""
     if trainer.total_steps <= trainer.settings.warmup_steps:
         log.warning(
             "the run has %d steps, all of them within the warm-up of %d: the learning rate stays low; "
@@ -271,16 +272,17 @@ def _resume(trainer: Trainer, run: RunFolder, changed: Mapping[str, str]) -> Non
     if not trainer.resume():
         log.info("no checkpoint in %s: starting from the beginning", run.path)
         return
-    if changed:
-        log.info("going on with other settings: %s", ", ".join(changed.values()))
     if trainer.finished:
         log.info(
-            "the run in %s is finished: %d steps; raise train.epochs or train.max_steps to go on",
+            "the run in %s is finished: %d epochs, %d steps; raise train.epochs or train.max_steps to go on",
             run.path,
+            trainer.state.epoch,
             trainer.state.step,
         )
-    else:
-        log.info("going on from step %d of %d", trainer.state.step, trainer.total_steps)
+        return
+    if changed:
+        log.info("going on with other settings: %s", ", ".join(changed.values()))
+    log.info("going on from step %d of %d", trainer.state.step, trainer.total_steps)
 
 
 def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder, ranks: Ranks) -> Hooks:

@@ -605,6 +605,18 @@ def test_without_an_option_the_model_is_the_environments_then_the_runs_then_the_
     assert said().startswith(comes_with_nmt)
 
 
+def test_a_config_of_other_languages_than_the_models_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    both = "--model", "multi30k-de-en", "--config"
+    for command in (("translate", "A dog runs."), ("evaluate", "--split", "val")):
+        code, out, err = nmt_here(*command, *both, "en-de.yaml")
+        assert (code, out) == (2, "")
+        assert "translates de to en, but en-de.yaml is for en to de\nhint: name just one of the two" in err
+    assert nmt_here("translate", "Ein Hund läuft.", *both, "word.yaml")[0] == 0
+
+
 def test_the_attention_of_one_sentence_is_drawn_beside_its_translation(
     tiny_model_path: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
 ) -> None:

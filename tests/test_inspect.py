@@ -280,6 +280,20 @@ def test_the_model_that_comes_with_nmt_is_shown_by_its_name_with_its_terms_and_s
     assert re.search(r"^on val +BLEU \d\d\.\d\d, beam 5, nrefs:1", shown, re.M)
 
 
+def test_a_score_that_somebody_took_of_it_says_where_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = Path("runs/multi30k-de-en/evaluation/test.json")
+    report.parent.mkdir(parents=True)
+    score = {"name": "BLEU", "value": 12.5, "signature": "nrefs:1"}
+    found = {"model": "multi30k-de-en.safetensors", "split": "test", "score": score, "beam": 5}
+    report.write_text(json.dumps(found))
+    shown = str(inspect("multi30k-de-en"))
+    assert re.search(rf"^on test +BLEU 12\.50, beam 5, nrefs:1.*, by {report}$", shown, re.M)
+    assert not re.search(r"^on val .* by ", shown, re.M)
+
+
 def test_a_model_file_without_history_is_described_all_the_same(
     tiny_model_path: Path, tmp_path: Path
 ) -> None:

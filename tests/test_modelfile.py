@@ -38,6 +38,7 @@ from nmt.modelfile import (
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 8, "heads": 2, "feed_forward": 12}
+HINT = "multi30k-de-en comes with nmt, and nmt train --config base.yaml trains one in runs/base"
 PROVENANCE = {"versions": {"spacy": "3.8"}, "step": 1200, "best": {"bleu": 39.7, "loss": None}, "note": "ä ▁"}
 
 
@@ -216,7 +217,7 @@ def refusal(path: Path) -> ModelFileError:
 
 def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
     error = refusal(tmp_path / "none.safetensors")
-    assert error.hint == "train first: nmt train --config base.yaml"
+    assert error.hint == HINT
     assert "no such model file" in refusal(tmp_path).message
 
 
@@ -368,7 +369,10 @@ def test_a_full_disk_or_an_interrupt_leaves_the_old_file(
 def test_a_run_folder_stands_for_its_best_model_else_its_last(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="holds no model") as caught:
         resolve_model(tmp_path)
-    assert caught.value.hint == "train first: nmt train --config base.yaml"
+    assert caught.value.hint == HINT
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(ModelFileError, match="is an export for CTranslate2"):
+        resolve_model(tmp_path)
     last, best = tmp_path / "last.safetensors", tmp_path / "best.safetensors"
     last.touch()
     assert resolve_model(tmp_path) == last
@@ -381,7 +385,7 @@ def test_a_run_folder_stands_for_its_best_model_else_its_last(tmp_path: Path) ->
 def test_a_path_with_nothing_there_says_how_to_get_a_model(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelFileError, match="no such model file or run folder") as caught:
         resolve_model(tmp_path / name)
-    assert caught.value.hint == "train first: nmt train --config base.yaml"
+    assert caught.value.hint == HINT
 
 
 @pytest.mark.parametrize(

@@ -223,8 +223,8 @@ class PreparedData:
         if name not in known:
             raise DataError(
                 f"{self.folder} has no split {name}: it has {', '.join(known)}",
-                hint="prepare it too, and name that folder with --data: "
-                f"nmt prepare --out DIR --set 'data.tests=[{', '.join((*self.tests, name))}]'",
+                hint="name one of these, or prepare it too with the same --config: nmt prepare --out DIR "
+                f"--set 'data.tests=[{', '.join((*self.tests, name))}]', and then name DIR with --data",
             )
 
 

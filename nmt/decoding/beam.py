@@ -5,7 +5,9 @@ Of the first K, those that end in `<eos>` are finished: their score log_prob / l
 are kept apart. The K most probable others live on; with 2K there are always enough, for each live hypothesis
 ends in one way only. A sentence is done when the best live hypothesis cannot overtake the finished ones that
 are asked for: log_prob only falls and length never exceeds the limit, so no score that is still to come is
-above log_prob / max_length^alpha. That bound holds for every alpha >= 0.
+above log_prob / max_length^alpha. That bound holds for every alpha >= 0. Where alpha > 0 it is a wide one, so
+with a patience a sentence is also done once patience * K of its hypotheses have ended (Kasai et al., 2022, "A
+Call for Clarity in Beam Search").
 
 Letters: B sentences, n of them still in the batch, K beams, N = n * K rows, S source length, T longest
 translation, V vocabulary, J hypotheses of a sentence.
@@ -87,15 +89,20 @@ def beam_search(
     beam: int,
     nbest: int = 1,
     length_penalty: float = 0.0,
+    patience: float | None = None,
 ) -> list[tuple[Hypothesis, ...]]:
     """The up to `nbest` best translations of each sentence of a padded batch, by networks in eval mode.
 
     src (B,S) ids ending in `<eos>`, src_keep (B,S) bool, True = attend. Hypotheses that the length limit cut
-    come behind all that ended. In float32 a sentence's result does not depend on its neighbours.
+    come behind all that ended. With a patience, 1 or more, a sentence is done at the latest when patience *
+    beam have ended; without one, when nothing better can come. In float32 a sentence's result does not depend
+    on its neighbours.
     """
     limit = int(rules.max_lengths.max())
+    most = beam if patience is None else round(patience * beam)
     live = Beams.start(len(src), beam, limit + 1, src.device)
-    finished = live.scored(torch.full_like(live.scores, -torch.inf))
+    finished = Beams.start(len(src), most, limit + 1, src.device)
+    finished = finished.scored(torch.full_like(finished.scores, -torch.inf))
     sentences = torch.arange(len(src), device=src.device)  # (n)
     running = torch.ones_like(sentences, dtype=torch.bool)  # (n)
     state = Ensemble.start(networks, src, src_keep, beam)
@@ -108,7 +115,10 @@ def beam_search(
         live, parents, finished = _advance(live, finished, log_probs, position, length_penalty)
         limits = rules.max_lengths[sentences]  # (n)
         bounds = live.scores[:, 0] / (limits + 1) ** length_penalty
-        over = running & ((limits <= position) | (bounds <= finished.scores[:, nbest - 1]))
+        over = (limits <= position) | (bounds <= finished.scores[:, nbest - 1])
+        if patience is not None:
+            over |= finished.scores[:, -1] > -torch.inf
+        over &= running
         if over.any():
             cut = before.scored(before.scores.masked_fill(limits[:, None] > position, -torch.inf))
             found = _collect(finished.of(over), cut.of(over), limits[over], nbest, length_penalty)

@@ -140,7 +140,13 @@ def _search(
     rules = _rules(networks, batch, prefixes, options, device)
     if decode.beam > 1:
         return beam_search(
-            networks, *source, rules, beam=decode.beam, nbest=options.nbest, length_penalty=alpha
+            networks,
+            *source,
+            rules,
+            beam=decode.beam,
+            nbest=options.nbest,
+            length_penalty=alpha,
+            patience=decode.patience,
         )
     return [(found,) for found in greedy(networks, *source, rules, length_penalty=alpha)]
 

@@ -72,9 +72,6 @@ class RunState:
     """At the end of the run the means of several checkpoints have been tried."""
     batches: dict[str, Any] = field(default_factory=dict)
     """The settings, by name, that the running epoch's batches follow from."""
-    planned_from_step: int = 0
-    """The step after which those settings began to hold."""
-    planned_from_epoch: int = 0
 
     def beaten_by(self, bleu: float, loss: float) -> bool:
         """Whether a validation is better than the best so far: by BLEU, ties by loss."""

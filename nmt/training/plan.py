@@ -15,22 +15,30 @@ DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout")
 """The settings that the batches of any epoch follow from, beside the seed and those of the data."""
 
 
-_FIRST = "first_risk_epoch"
-"""Kept beside them, since it decides how many steps there are."""
-
-
 class Plan:
     """The epochs of a run: first those of likelihood, then those that lower the risk (train.risk_epochs).
 
-    A pure function of settings, seed, sentence lengths and where the run stands.
+    What it says follows from settings, seed, sentence lengths and where the run stands.
     """
 
     def __init__(self, settings: TrainConfig, seed: int, first: Split) -> None:
-        """first: the pairs as epoch 0 reads them; later epochs may have a few more steps or less."""
+        """first: the pairs as epoch 0 reads them."""
         self.settings, self.seed = settings, seed
-        self._epoch_steps = self._risk_epoch_steps = len(self.batches(first, 0))
+        self._steps = self._risk_steps = len(self.batches(first, 0))  # of an epoch
         if settings.risk_epochs:
-            self._risk_epoch_steps = len(self.batches(first, settings.first_risk_epoch))
+            self._risk_steps = len(self.batches(first, settings.first_risk_epoch))
+
+    def begin(self, split: Split, epoch: int) -> list[Rows]:
+        """The batches of an epoch that begins or goes on; those to come are planned to have as many.
+
+        Subwords that are drawn anew make some epochs a little longer than others.
+        """
+        batches = self.batches(split, epoch)
+        if self.at_risk(epoch):
+            self._risk_steps = len(batches)
+        else:
+            self._steps = len(batches)
+        return batches
 
     def at_risk(self, epoch: int) -> bool:
         """Whether an epoch lowers the risk."""
@@ -44,46 +52,34 @@ class Plan:
 
     def decided_by(self, epoch: int) -> dict[str, Any]:
         """The settings, by name, that an epoch's batches follow from."""
+        decisive = {f"train.{key}": getattr(self.settings, key) for key in DECIDE_THE_BATCHES}
         samples = self.settings.risk_samples if self.at_risk(epoch) else 0
-        return {**self._decided_always(), "train.risk_samples": samples}
+        return {"seed": self.seed, **decisive, "train.risk_samples": samples}
 
     def changes(self, before: Mapping[str, Any], epoch: int) -> list[str]:
         """What decides an epoch's batches and was otherwise before, with both values."""
-        now = self.decided_by(epoch).items()
         return [
             f"{key} ({before[key]!r} there, {value!r} now)"
-            for key, value in now
-            if key != _FIRST and before.get(key, value) != value
+            for key, value in self.decided_by(epoch).items()
+            if before.get(key, value) != value
         ]
-
-    def begins_anew(self, before: Mapping[str, Any]) -> bool:
-        """Whether epochs have other numbers of steps from here on than they had before."""
-        return any(before.get(key) != value for key, value in self._decided_always().items())
 
     def total_steps(self, state: RunState) -> int:
         """The steps that the whole run is planned to have."""
-        settings = self.settings
-        first = max(state.planned_from_epoch, settings.first_risk_epoch)
-        planned = self._likelihood_steps(state) + (settings.epochs - first) * self._risk_epoch_steps
-        return min(planned, settings.max_steps or planned)
+        risk_epochs = self.settings.epochs - max(state.epoch, self.settings.first_risk_epoch)
+        return self._limited(self._likelihood_steps(state) + max(risk_epochs, 0) * self._risk_steps)
 
     def rate(self, state: RunState, share: float) -> float:
         """The learning rate of the next step, when `share` of the running epoch is done."""
         settings = self.settings
         if not self.at_risk(state.epoch):
-            return learning_rate(state.step + 1, settings, self._likelihood_steps(state))
+            return learning_rate(state.step + 1, settings, self._limited(self._likelihood_steps(state)))
         return settings.risk_learning_rate * (settings.epochs - state.epoch - share) / settings.risk_epochs
-
-    def _decided_always(self) -> dict[str, Any]:
-        settings = self.settings
-        return {
-            "seed": self.seed,
-            **{f"train.{key}": getattr(settings, key) for key in DECIDE_THE_BATCHES},
-            _FIRST: settings.first_risk_epoch if settings.risk_epochs else None,
-        }
 
     def _likelihood_steps(self, state: RunState) -> int:
         """The steps before the epochs that lower the risk: what the schedule of the learning rate is for."""
-        epochs = max(self.settings.first_risk_epoch - state.planned_from_epoch, 0)
-        planned = state.planned_from_step + epochs * self._epoch_steps
-        return min(planned, self.settings.max_steps or planned)
+        before = state.step - state.position  # in the epochs that are done
+        return before + max(self.settings.first_risk_epoch - state.epoch, 0) * self._steps
+
+    def _limited(self, steps: int) -> int:
+        return min(steps, self.settings.max_steps or steps)

@@ -273,6 +273,10 @@ class ProgressBar:
     ) -> None:
         self._bar.close()
 
+    def expect(self, total: int) -> None:
+        """From now on so many steps are planned."""
+        self._total = self._bar.total = total
+
     def begin_anew(self, step: int) -> None:
         """The steps after this one are of another kind: only they tell how long the others will take."""
         self._start, self._begun = step, time.monotonic()

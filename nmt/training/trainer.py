@@ -241,8 +241,6 @@ class Trainer:
                 f"{', '.join(changed)}",
                 hint="set them as they were, or start anew with --overwrite or --run-dir",
             )
-        if not state.position and self.plan.begins_anew(state.batches):
-            state.planned_from_step, state.planned_from_epoch = state.step, state.epoch
         state.batches = self.plan.decided_by(state.epoch)
         self.state = state
         return state.step
@@ -293,8 +291,9 @@ class Trainer:
         state, tally = self.state, _Tally()
         with self._spent.on("data"):
             split = self.train(state.epoch)
-            plan = self.plan.batches(split, state.epoch)
+            plan = self.plan.begin(split, state.epoch)
             work = self._work(split, plan[state.position])
+        bar.expect(self.total_steps)
         state.averaged, state.batches = False, self.plan.decided_by(state.epoch)
         if self.plan.at_risk(state.epoch) and not state.position:
             bar.begin_anew(state.step)

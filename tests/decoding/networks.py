@@ -5,6 +5,7 @@ Letters: S source length, T target length, V vocabulary.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -94,12 +95,12 @@ def search_plainly(
     min_length: int = 0,
     prefix: Sequence[int] = (),
     allow_unk: bool = False,
-    until_full: bool = False,
+    patience: float = math.inf,
 ) -> list[Hypothesis]:
     """Beam search for one sentence as one would write it first: lists, every token fed again, no early end.
 
-    Returns the `beam` best of all that it ever finished, then of what the limit cut. With `until_full` it
-    stops as many programs do, once `beam` hypotheses are finished.
+    Returns the `beam` best of all that it ever finished, then of what the limit cut. It stops once
+    `patience` * `beam` hypotheses are finished; many programs do with a patience of 1.
     """
     live: list[tuple[tuple[int, ...], tuple[float, ...]]] = [((), ())]
     finished: list[Hypothesis] = []
@@ -117,7 +118,7 @@ def search_plainly(
         finished += [Hypothesis.of(tokens, gains, alpha) for *_, tokens, gains in best if tokens in ended]
         cut = [Hypothesis.of(*one, alpha) for one in live if (*one[0], EOS) not in ended]
         live = [(tokens, gains) for _, _, token, tokens, gains in best if token != EOS][:beam]
-        if not live or (until_full and len(finished) >= beam):
+        if not live or len(finished) >= patience * beam:
             break
     ranked = sorted(finished, key=lambda one: -one.score)
     if position == limit:

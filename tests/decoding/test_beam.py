@@ -6,6 +6,7 @@ Letters: B batch, K beams, N rows being decoded, V vocabulary.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -32,10 +33,11 @@ def beams(
     beam: int,
     alpha: float = 1.0,
     nbest: int | None = None,
+    patience: float | None = None,
     **settings: float,
 ) -> list[tuple[Hypothesis, ...]]:
     """The n-best of each text, by default all of the beam."""
-    decode = DecodeConfig(beam=beam, length_penalty=alpha, **settings)  # type: ignore[arg-type]
+    decode = DecodeConfig(beam=beam, length_penalty=alpha, patience=patience, **settings)  # type: ignore[arg-type]
     networks = [networks] if isinstance(networks, Transformer) else networks
     return search(networks, texts, SearchOptions(decode=decode, nbest=nbest or beam), device="cpu")
 
@@ -90,7 +92,7 @@ def test_the_search_ends_early_and_misses_nothing_that_going_on_would_find(alpha
         expected = search_plainly([network], ids, limit, beam=3, alpha=alpha)
         assert_same(ranked, expected)
         assert_same([best], expected[:1])
-        full = search_plainly([network], ids, limit, beam=3, alpha=alpha, until_full=True)
+        full = search_plainly([network], ids, limit, beam=3, alpha=alpha, patience=1)
         missed += full[0].score < expected[0].score - 1e-6
     assert missed, "the test needs texts on which a simpler rule ends too early"
 
@@ -112,6 +114,19 @@ def test_the_search_ends_once_nothing_better_can_come(monkeypatch: pytest.Monkey
     assert all(later <= now for now, later in itertools.pairwise(steps))
     assert len(set(steps)) > 3, "rows of sentences that are done are dropped"
     assert all(rows % 4 == 0 for rows in steps)
+
+
+@pytest.mark.parametrize("patience", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("nbest", [1, 4])
+def test_with_a_patience_the_search_ends_once_so_many_beams_have_ended(patience: float, nbest: int) -> None:
+    network, texts, limit = confident(), sentences(12, longest=8), 16
+    found = beams(network, texts, 4, 1.0, nbest, patience, max_length_ratio=0.1, max_length_extra=limit)
+    ended_early = 0
+    for ids, ranked in zip(texts, found, strict=True):
+        expected = search_plainly([network], ids, limit, beam=4, alpha=1.0, patience=patience)
+        assert_same(ranked, expected[:nbest])
+        ended_early += expected != search_plainly([network], ids, limit, beam=4, alpha=1.0)
+    assert ended_early, "the test needs texts on which the patience is used up"
 
 
 def test_scores_and_log_probabilities_are_those_of_teacher_forcing() -> None:
@@ -153,7 +168,7 @@ def test_a_beam_of_one_is_greedy_search(alpha: float) -> None:
     found = beams(network, texts, 1, alpha, max_length_ratio=1.5, max_length_extra=3)
     for ids, ranked in zip(texts, found, strict=True):
         limit = int(1.5 * len(ids)) + 3
-        assert_same(ranked, search_plainly([network], ids, limit, beam=1, alpha=alpha, until_full=True))
+        assert_same(ranked, search_plainly([network], ids, limit, beam=1, alpha=alpha, patience=1))
 
 
 def test_beam_search_itself_with_one_beam_equals_greedy_search_by_probability() -> None:
@@ -202,7 +217,8 @@ def test_an_ensemble_averages_probabilities() -> None:
         found = beams(networks, texts, beam, max_length_ratio=1.0, max_length_extra=6)
         for ids, ranked in zip(texts, found, strict=True):
             limit = len(ids) + 6
-            expected = search_plainly(networks, ids, limit, beam=beam, alpha=1.0, until_full=beam == 1)
+            patience = 1 if beam == 1 else math.inf
+            expected = search_plainly(networks, ids, limit, beam=beam, alpha=1.0, patience=patience)
             assert_same(ranked, expected)
     alone = [beams(network, texts, 3) for network in networks]
     assert found not in alone

@@ -158,7 +158,7 @@ def test_translations_keep_to_the_least_and_the_greatest_length(beam: int) -> No
                 beam=beam,
                 alpha=1.0,
                 min_length=min(6, len(ids)),
-                until_full=beam == 1,
+                patience=1 if beam == 1 else 2,
             ),
         )
     loose = search([network], texts, SearchOptions(decode=DecodeConfig(beam=beam)), device="cpu")
@@ -175,7 +175,7 @@ def test_a_prefix_is_kept_and_counts_and_the_rest_is_searched_for(beam: int) -> 
     for ids, prefix, ranked in zip(texts, prefixes, found, strict=True):
         limit = 2 * len(ids) + 4
         expected = search_plainly(
-            [network], ids, limit, beam=beam, alpha=0.6, prefix=prefix, until_full=beam == 1
+            [network], ids, limit, beam=beam, alpha=0.6, prefix=prefix, patience=1 if beam == 1 else 2
         )
         assert_same(ranked, expected)
         for one in ranked:

@@ -261,6 +261,34 @@ def test_the_last_epochs_lower_the_risk_in_smaller_steps_at_a_rate_of_their_own(
     assert rates[first:] == pytest.approx(falling.tolist(), rel=1e-6)
 
 
+def test_the_rate_falls_to_the_end_of_epochs_that_differ_in_their_steps(tmp_path: Path) -> None:
+    texts = [reversal_split(pairs, seed=1) for pairs in (60, 200, 120, 300)]
+    settings: dict[str, object] = {
+        "train": texts.__getitem__,
+        "epochs": 4,
+        "warmup_steps": 2,
+        "log_every_steps": 1,
+        "schedule": "linear",
+    }
+    whole = make_trainer(tmp_path / "whole", **settings)
+    lengths = [len(whole.plan.batches(split, epoch)) for epoch, split in enumerate(texts)]
+    assert len(set(lengths)) > 2, "the test needs epochs of several lengths"
+    whole.fit()
+    assert whole.total_steps == whole.state.step == sum(lengths)
+    rates = [event["learning_rate"] for event in read_events(whole.run.metrics) if event["event"] == "step"]
+    last = lengths[-1]
+    left = 3e-3 / (sum(lengths) - 1)  # from the peak, after 2 steps, in equal parts
+    assert rates[-last:] == pytest.approx([left * n for n in range(last, 0, -1)])
+    part = make_trainer(tmp_path / "part", **settings)
+    send_in_step(part, lengths[0] + 3, signal.SIGTERM)
+    part.fit()
+    rest = make_trainer(tmp_path / "part", **settings)
+    rest.resume()
+    rest.fit()
+    again = [event["learning_rate"] for event in read_events(rest.run.metrics) if event["event"] == "step"]
+    assert again == rates
+
+
 def test_a_run_whose_last_epochs_lowered_the_risk_goes_on_for_as_many_steps_as_it_says(
     tmp_path: Path,
 ) -> None:
