@@ -164,6 +164,18 @@ def _is_current(folder: Path, config: Config) -> bool:
     return inputs is None or inputs == manifest.inputs
 
 
+def text_has_changed(config: Config) -> bool:
+    """Whether the prepared folder was made with these settings from other text than there is now."""
+    folder = prepared_folder(config)
+    if (Path(config.data.source) / MANIFEST).is_file() or not (folder / MANIFEST).is_file():
+        return False
+    try:
+        manifest, inputs = open_prepared(folder).manifest, _known_inputs(config)
+    except DataError:
+        return False
+    return manifest.settings == config.data_settings() and inputs not in (None, manifest.inputs)
+
+
 def _known_inputs(config: Config) -> Mapping[str, str] | None:
     """The hashes of a config's inputs, or None where they are pinned or out of reach."""
     if config.data.source == "captions":

@@ -25,7 +25,7 @@ from nmt.files import clear_drafts, only_one, write_whole
 from nmt.model.packed import packed
 from nmt.model.transformer import Transformer
 from nmt.modelfile import Model, save_model
-from nmt.prepare import open_or_prepare
+from nmt.prepare import open_or_prepare, text_has_changed
 from nmt.runtime import (
     Ranks,
     device_line,
@@ -82,8 +82,15 @@ def train(
     def check() -> None:
         _check_run_folder(run, resume=resume, overwrite=overwrite)
 
+    def check_text() -> None:  # before it is prepared anew, in place of what the run has learned from
+        if resume and any(run.checkpoints.glob("step-*")):
+            is_same_data = load_config(run.config).data_hash() == config.data_hash()
+            if is_same_data and text_has_changed(config):
+                raise run.other_text()
+
     with joined_ranks() as ranks, ExitStack() as held:
         ranks.first(check)
+        ranks.first(check_text)
         device, precision = _select_device(config, ranks)
         config, data = _open_data(config, ranks)
 

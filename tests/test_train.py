@@ -24,6 +24,7 @@ from nmt.data.text import detokenize
 from nmt.data.vocabulary import PAD
 from nmt.errors import CheckpointError, ConfigError, DataError, MachineError, RunError
 from nmt.modelfile import load_model
+from nmt.prepare import prepare
 from nmt.train import draw_translations, train
 from nmt.training.risk import Drawn
 from nmt.training.step import Draw, Stepper, Work
@@ -268,9 +269,16 @@ def test_resuming_a_finished_run_says_so_and_resuming_none_begins(
 def test_resuming_on_text_that_has_changed_is_refused(caption_pairs: dict[str, list[Pair]]) -> None:
     folder = write(Path("corpus"), caption_pairs["train"][:50])
     train(small_config(folder))
+    (prepared,) = (path.parent for path in Path("data").rglob("manifest.json"))
+    before = {path.name: path.read_bytes() for path in prepared.iterdir()}
     with (folder / "train.de").open("a") as german, (folder / "train.en").open("a") as english:
         german.write("Neue Zeilen.\n")
         english.write("New lines.\n")
+    with pytest.raises(CheckpointError, match="changed"):
+        train(small_config(folder, epochs=3), resume=True)
+    after = {path.name: path.read_bytes() for path in prepared.iterdir()}
+    assert after == before, "what the run has learned from is still there"
+    prepare(small_config(folder))
     with pytest.raises(CheckpointError, match="changed"):
         train(small_config(folder, epochs=3), resume=True)
 

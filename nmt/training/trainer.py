@@ -94,6 +94,13 @@ class RunFolder:
         """The model after the last validation or stop."""
         return self.path / LAST
 
+    def other_text(self) -> CheckpointError:
+        """The error of going on with other text than the run has learned from."""
+        return CheckpointError(
+            f"{self.path} was trained on text that has changed since: its ids mean other tokens now",
+            hint="put the text back as it was, or start anew with --overwrite or --run-dir",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
@@ -230,10 +237,7 @@ class Trainer:
         if state is None:
             return None
         if state.vocabulary_hash != self.state.vocabulary_hash:
-            raise CheckpointError(
-                f"{self.run.path} was trained on text that has changed since: its ids mean other tokens now",
-                hint="put the text back as it was, or start anew with --overwrite or --run-dir",
-            )
+            raise self.run.other_text()
         if state.position and (changed := self.plan.changes(state.batches, state.epoch)):
             # some pairs would come twice and others never
             raise ConfigError(
