@@ -549,6 +549,16 @@ def _page(
 
 
 def _save(evaluation: Evaluation, hypotheses: Sequence[str], references: Sequence[str], report: Path) -> None:
+    before = evaluation.references
+    if before.is_file() and before.read_bytes() != _as_text(references):
+        log.warning(
+            "%s: in place of what was found for another text so named; --out DIR keeps both",
+            before.parent,
+        )
     for path, lines in ((evaluation.hypotheses, hypotheses), (evaluation.references, references)):
-        write_whole(path, "".join(f"{line}\n" for line in lines).encode())
+        write_whole(path, _as_text(lines))
     write_whole(report, f"{evaluation.to_json()}\n".encode())
+
+
+def _as_text(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()

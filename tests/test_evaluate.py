@@ -562,6 +562,18 @@ def test_a_split_that_cannot_be_scored_is_an_error_that_names_those_that_can(
         evaluate(tiny_model_path, prepared=tiny_prepared, split=split, device="cpu", out=tmp_path)
 
 
+def test_scores_of_another_text_with_the_same_name_are_replaced_aloud(
+    tiny_model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, reference = tmp_path / "news.de", tmp_path / "news.en"
+    source.write_text("Ein Hund.\n")
+    for text, is_told in (("A dog.\n", False), ("A dog.\n", False), ("A cat.\n", True)):
+        reference.write_text(text)
+        caplog.clear()
+        evaluate(tiny_model_path, source=source, reference=reference, device="cpu", out=tmp_path / "out")
+        assert ("for another text so named" in caplog.text) == is_told
+
+
 def test_one_file_alone_or_files_beside_a_split_are_refused(tiny_model_path: Path, tiny_folder: Path) -> None:
     source, reference = tiny_folder / "test.de", tiny_folder / "test.en"
     with pytest.raises(DataError, match="together"):
