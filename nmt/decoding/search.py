@@ -243,11 +243,11 @@ def _mapping(batches: int, device: torch.device | str) -> Iterator[Callable[...,
 @contextmanager
 def _evaluating(networks: Sequence[Transformer]) -> Iterator[None]:
     """Eval mode inside, and each module's own mode again afterwards."""
-    modes = [(module, module.training) for network in networks for module in network.modules()]
-    for network in networks:
-        network.eval()
+    training = [module for network in networks for module in network.modules() if module.training]
+    for module in training:  # mostly there are none, and to look takes less time than to set
+        module.training = False
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True
