@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ def load_last_checkpoint(
     for path in reversed(checkpoints):
         try:
             document = _read_json(path)
-            state = RunState(**document["state"])
+            state = _state(document)
             if sha256(path / WEIGHTS) != document["weights_sha256"]:
                 raise ValueError(f"{WEIGHTS} has another SHA-256 than when it was written")
             tensors = load_file(path / WEIGHTS, device=str(_device(network)))
@@ -163,8 +163,14 @@ def kept_states(folder: Path) -> list[RunState]:
     states = []
     for path in list_checkpoints(folder):
         with contextlib.suppress(*_DAMAGE):
-            states.append(RunState(**_read_json(path)["state"]))
+            states.append(_state(_read_json(path)))
     return states
+
+
+def _state(document: Mapping[str, Any]) -> RunState:
+    """What was saved; fields that earlier versions kept besides are left out."""
+    known = {each.name for each in fields(RunState)}
+    return RunState(**{name: value for name, value in document["state"].items() if name in known})
 
 
 def _to_json(state: RunState, weights_sha256: str) -> bytes:

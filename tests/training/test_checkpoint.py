@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,16 @@ def test_a_checkpoint_of_a_newer_format_is_refused_and_not_passed_over(
     with pytest.raises(CheckpointError, match=f"format {module.FORMAT + 1}") as raised:
         load_last_checkpoint(tmp_path, model, make_optimizer(model, TrainConfig()), None)
     assert "newer" in str(raised.value.hint)
+
+
+def test_fields_that_an_earlier_version_kept_besides_do_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(module, "asdict", lambda state: {**asdict(state), "of_an_earlier_version": 3})
+        save_few(tmp_path, 1)
+    assert b"of_an_earlier_version" in (tmp_path / "step-00000001" / "state.json").read_bytes()
+    assert step_found(tmp_path) == 1
 
 
 def test_a_state_that_is_noted_later_is_as_safe_as_one_that_was_saved(tmp_path: Path) -> None:
