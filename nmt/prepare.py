@@ -151,29 +151,36 @@ def _prepare_alone(folder: Path, config: Config) -> bool:
 
 def _is_current(folder: Path, config: Config) -> bool:
     """Whether `folder` was made with these settings and inputs (out of reach, they count as the same)."""
-    if not (folder / MANIFEST).is_file():
-        return False
     try:
-        manifest = open_prepared(folder).manifest
+        manifest = _manifest_of(folder, config)
     except DataError as error:
         log.warning("%s; preparing anew", error.message)
         return False
-    if manifest.settings != config.data_settings():
-        return False
-    inputs = _known_inputs(config)
-    return inputs is None or inputs == manifest.inputs
+    return manifest is not None and _has_this_text(manifest, config)
 
 
 def text_has_changed(config: Config) -> bool:
     """Whether the prepared folder was made with these settings from other text than there is now."""
-    folder = prepared_folder(config)
-    if (Path(config.data.source) / MANIFEST).is_file() or not (folder / MANIFEST).is_file():
+    if (Path(config.data.source) / MANIFEST).is_file():
         return False
-    try:
-        manifest, inputs = open_prepared(folder).manifest, _known_inputs(config)
-    except DataError:
-        return False
-    return manifest.settings == config.data_settings() and inputs not in (None, manifest.inputs)
+    with contextlib.suppress(DataError):  # a damaged folder, or no text: whoever prepares says so
+        manifest = _manifest_of(prepared_folder(config), config)
+        return manifest is not None and not _has_this_text(manifest, config)
+    return False
+
+
+def _manifest_of(folder: Path, config: Config) -> Manifest | None:
+    """The manifest of what was prepared in `folder` with these settings, or None; DataError if damaged."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    manifest = open_prepared(folder).manifest
+    return manifest if manifest.settings == config.data_settings() else None
+
+
+def _has_this_text(manifest: Manifest, config: Config) -> bool:
+    """Whether a prepared folder holds the text that there is now; one out of reach counts as the same."""
+    inputs = _known_inputs(config)
+    return inputs is None or inputs == manifest.inputs
 
 
 def _known_inputs(config: Config) -> Mapping[str, str] | None:
