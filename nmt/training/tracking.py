@@ -253,7 +253,7 @@ class ProgressBar:
 
         self._total, self._start, self._begun = total, done, time.monotonic()
         self._last_line = self._begun
-        self._text = ""
+        self._text = self._at_least = ""
         terminal, quiet = sys.stderr.isatty(), not log.isEnabledFor(logging.INFO)
         self._lines = not terminal and not quiet
         self._bar = tqdm(
@@ -273,9 +273,10 @@ class ProgressBar:
     ) -> None:
         self._bar.close()
 
-    def expect(self, total: int) -> None:
-        """From now on so many steps are planned."""
+    def expect(self, total: int, *, slow_end: bool = False) -> None:
+        """From now on so many steps are planned; with a slow end the last of them take longer than now."""
         self._total = self._bar.total = total
+        self._at_least = "at least " if slow_end else ""
 
     def begin_anew(self, step: int) -> None:
         """The steps after this one are of another kind: only they tell how long the others will take."""
@@ -294,7 +295,8 @@ class ProgressBar:
             self._last_line = now
             left = (now - self._begun) / max(step - self._start, 1) * (self._total - step)
             standing = f", {self._text}" if self._text else ""
-            log.info("step %d of %d%s, %s left", step, self._total, standing, format_duration(left))
+            time_left = self._at_least + format_duration(left)
+            log.info("step %d of %d%s, %s left", step, self._total, standing, time_left)
 
 
 def format_duration(seconds: float) -> str:

@@ -297,9 +297,10 @@ class Trainer:
             split = self.train(state.epoch)
             plan = self.plan.begin(split, state.epoch)
             work = self._work(split, plan[state.position])
-        bar.expect(self.total_steps)
+        at_risk = self.plan.at_risk(state.epoch)
+        bar.expect(self.total_steps, slow_end=self.settings.risk_epochs > 0 and not at_risk)
         state.averaged, state.batches = False, self.plan.decided_by(state.epoch)
-        if self.plan.at_risk(state.epoch) and not state.position:
+        if at_risk and not state.position:
             bar.begin_anew(state.step)
             log.info("epoch %d draws translations, and lowers what they cost", state.epoch + 1)
         self.network.train()

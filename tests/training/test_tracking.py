@@ -286,6 +286,20 @@ def test_without_a_terminal_there_are_plain_lines_and_no_bar(
     assert caplog.messages == ["step 3 of 3, loss 3.0, 0:00 left"]
 
 
+def test_the_time_left_is_a_lower_bound_where_later_steps_take_longer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "nmt")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(ProgressBar, "LINE_EVERY_S", 0.0)
+    with ProgressBar(total=2, done=0) as bar:
+        bar.expect(3, slow_end=True)
+        bar.advance(3)
+        bar.expect(3)
+        bar.advance(3)
+    assert caplog.messages == ["step 3 of 3, at least 0:00 left", "step 3 of 3, 0:00 left"]
+
+
 def test_on_a_terminal_there_is_one_bar_with_the_standing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import math
 import os
 import shutil
@@ -28,7 +29,7 @@ from nmt.model.transformer import Transformer
 from nmt.runtime import ALONE, Ranks
 from nmt.training.risk import Drawn
 from nmt.training.step import Draw, Objective, Work, make_work
-from nmt.training.tracking import read_events
+from nmt.training.tracking import ProgressBar, read_events
 from nmt.training.trainer import Hooks, Quality, RunFolder, Trainer
 
 VOCABULARY = 30
@@ -302,6 +303,19 @@ def test_a_run_whose_last_epochs_lowered_the_risk_goes_on_for_as_many_steps_as_i
     steps = [event for event in read_events(more.run.metrics) if event["event"] == "step"]
     assert all(("cost" in event) == (event["epoch"] > 4 or 2 < event["epoch"] <= 3) for event in steps)
     assert all(0 <= event["cost"] <= 1 for event in steps if "cost" in event)
+
+
+def test_until_the_risk_is_lowered_the_time_left_is_a_lower_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "nmt")
+    monkeypatch.setattr(ProgressBar, "LINE_EVERY_S", 0.0)
+    settings = {"epochs": 2, "risk_epochs": 1, "risk_samples": 2, "batch_tokens": 300, "log_every_steps": 1}
+    make_trainer(tmp_path, **settings).fit()
+    messages = [message for message in caplog.messages if message.endswith(" left")]
+    bounds = [", at least " in message for message in messages]
+    assert set(bounds) == {True, False}
+    assert bounds == [", cost " not in message for message in messages]
 
 
 def test_a_step_that_lowers_the_risk_follows_the_gradient_of_both_parts(tmp_path: Path) -> None:
