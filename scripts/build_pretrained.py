@@ -1,6 +1,7 @@
 """Build the model that comes with nmt from nothing: train, store in float16, score, fill in its card.
 
-    python scripts/build_pretrained.py                      train best.yaml in runs/best, then build
+    python scripts/build_pretrained.py                      train in runs/best as base.yaml says, go on as
+                                                            best.yaml says, then build
     python scripts/build_pretrained.py --run runs/best      build from a run that is trained already
 
 The same command goes on with a training that was stopped. What is scored is the float16 model as it is
@@ -47,14 +48,23 @@ Score = Mapping[str, Any]
 """One entry of the model file's `scores`: split, beam, name, value, signature."""
 
 
-def trained(config: Config) -> Path:
-    """The best model of the config's run, which is begun or gone on with; ends where a signal stops it."""
+def trained(stages: Sequence[Config]) -> Path:
+    """The best model of a run that each config goes on with where the one before it ended.
+
+    The run has the last one's name. It is begun, or gone on with in the stage that it stands in; a signal
+    that stops it ends the program.
+    """
     from nmt.train import train
 
-    result = train(config, resume=True)
-    if result.stopped_by is not None:
-        log.info("stopped and saved; the same command goes on")
-        sys.exit(exit_code(result.stopped_by))
+    run = Path("runs", stages[-1].name)
+    saved = run / "config.yaml"
+    training = load_config(saved).train if saved.exists() else None
+    first = next((number for number, stage in enumerate(stages) if stage.train == training), 0)
+    for stage in stages[first:]:
+        result = train(stage, run_dir=run, resume=True)
+        if result.stopped_by is not None:
+            log.info("stopped and saved; the same command goes on")
+            sys.exit(exit_code(result.stopped_by))
     return result.model
 
 
@@ -129,7 +139,14 @@ def with_mirror(config: Config, mirror: str | None) -> Config:
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Build the model that comes with nmt.")
-    parser.add_argument("--config", default="best.yaml", metavar="NAME", help="what to train: best.yaml")
+    stages = ["base.yaml", "best.yaml"]
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        default=stages,
+        metavar="NAME",
+        help=f"what to train, one after the other in one run: {' '.join(stages)}",
+    )
     parser.add_argument("--run", type=Path, metavar="DIR", help="a run that is trained already, in its place")
     parser.add_argument("--split", nargs="+", default=["all"], metavar="NAME", help="what to score on: all")
     parser.add_argument(
@@ -151,7 +168,8 @@ def main(words: Sequence[str]) -> int:
         if arguments.run:
             model = resolve_model(arguments.run)
         else:
-            model = trained(with_mirror(load_config(arguments.config), arguments.mirror))
+            stages = [with_mirror(load_config(name), arguments.mirror) for name in arguments.config]
+            model = trained(stages)
         file = build(model, arguments.split, arguments.mirror, arguments.out)
     except NmtError as error:
         print(error.message, *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import torch
 
-from nmt.config import Config
+from nmt.config import Config, load_config
 from nmt.modelfile import SHIPPED, load_model, read_header, shipped_model
 from nmt.runtime import StopSignals
+from nmt.train import train
 from nmt.translate import Translator
 
 PRETRAINED = shipped_model().parent
@@ -189,20 +191,31 @@ def test_one_command_trains_and_builds_and_goes_on_where_it_was_stopped(
     builder: Any, out: Path, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    train = tiny_config.train.model_copy(update={"epochs": 2, "warmup_steps": 2})
-    Path("small.yaml").write_text(tiny_config.replace(name="small", train=train).to_yaml(), "utf-8")
-    command = ["--config", "small.yaml", "--out", str(out), "--split", "val"]
+    stages = []
+    for name, epochs in (("first", 2), ("second", 4)):
+        settings = tiny_config.train.model_copy(update={"epochs": epochs, "warmup_steps": 2})
+        Path(f"{name}.yaml").write_text(tiny_config.replace(name=name, train=settings).to_yaml(), "utf-8")
+        stages.append(f"{name}.yaml")
+    command = ["--config", *stages, "--out", str(out), "--split", "val"]
 
     with monkeypatch.context() as patched:
         patched.setattr("nmt.training.trainer.StopSignals", AskedToStop)
-        with pytest.raises(SystemExit) as stopped:
-            builder.main(command)
-    assert stopped.value.code == 143
+        stopped_in: list[str] = []
+        while stopped_in.count("second") < 2:  # after each step
+            with pytest.raises(SystemExit) as stopped:
+                builder.main(command)
+            assert stopped.value.code == 143
+            stopped_in.append(load_config("runs/second/config.yaml").name)
+    assert stopped_in.count("first") > 1
     assert not (out / f"{SHIPPED}.safetensors").exists()
 
     assert builder.main(command) == 0
     scores = read_header(out / f"{SHIPPED}.safetensors")["provenance"]["scores"]
     assert block((out / "MODEL_CARD.md").read_text("utf-8")) == builder.table(scores)
-    before = (Path("runs/small/best.safetensors")).read_bytes()
+    train(load_config("first.yaml"), run_dir=Path("whole"))
+    train(load_config("second.yaml"), run_dir=Path("whole"), resume=True)
+    whole, stepwise = (load_model(Path(run, "best.safetensors")) for run in ("whole", "runs/second"))
+    torch.testing.assert_close(stepwise.network.state_dict(), whole.network.state_dict(), rtol=0, atol=0)
+    before = (Path("runs/second/best.safetensors")).read_bytes()
     assert builder.main(command) == 0
-    assert Path("runs/small/best.safetensors").read_bytes() == before, "it is trained once"
+    assert Path("runs/second/best.safetensors").read_bytes() == before, "it is trained once"
