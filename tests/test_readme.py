@@ -129,6 +129,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, caption_pairs: dict[str, li
     real = os.environ.get("NMT_MULTI30K")
     text = f"data: {{mirror: {real}}}" if real else "data: {source: standin}\nvocabulary: {size: 400}"
     (folder / "base.yaml").write_text(f"extends: {shipped_configs() / 'base.yaml'}\n{text}\n{TINY}", "utf-8")
+    best = (shipped_configs() / "best.yaml").read_text("utf-8")
+    (folder / "best.yaml").write_text(f"{best}\n  max_steps: 3\n", "utf-8")  # goes on with the base.yaml here
     for block in blocks("yaml"):
         name = re.match(r"# (\S+\.yaml)\n", block)
         if name:
