@@ -227,6 +227,8 @@ class TrainConfig(Section):
     """Share of the training words that are cut into other subwords at random, anew each epoch."""
     word_dropout: Probability = 0.0
     """Share of the source tokens that are read as <unk> at random in training."""
+    rare_words: Probability = 0.0
+    """Share of the training pairs in which a rare word and its translation stand in for frequent ones."""
     ema_decay: Probability | None = 0.998
     """Validate and keep a moving average of the weights with this decay a step; null keeps the weights."""
     average_checkpoints: NotNegative = 0

@@ -178,6 +178,7 @@ def _make_trainer(
             data,
             subword_dropout=settings.subword_dropout,
             word_dropout=settings.word_dropout,
+            rare_words=settings.rare_words,
             seed=config.seed,
         ),
         val.select(short),

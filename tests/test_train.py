@@ -168,7 +168,7 @@ def test_more_epochs_go_on_and_another_model_is_refused_naming_the_key(tiny_prep
         train(config.replace(model=SMALL.model_copy(update={"d_model": 64})), resume=True)
 
 
-@pytest.mark.parametrize("key", ["batch_tokens", "batch_sentences", "subword_dropout"])
+@pytest.mark.parametrize("key", ["batch_tokens", "batch_sentences", "subword_dropout", "rare_words"])
 def test_within_an_epoch_what_makes_other_batches_is_refused_by_name(
     key: str, tiny_prepared: PreparedData
 ) -> None:
@@ -176,7 +176,7 @@ def test_within_an_epoch_what_makes_other_batches_is_refused_by_name(
     config = small_config(tiny_prepared.folder, **settings)
     stop_in_step(3, config)
     before = Path("runs/small/config.yaml").read_bytes()
-    value = 0.1 if key == "subword_dropout" else 100
+    value = 100 if key.startswith("batch") else 0.1
     with pytest.raises(ConfigError, match=rf"within an epoch.*train\.{key} \(.* there, {value} now\)"):
         train(small_config(tiny_prepared.folder, **{**settings, key: value}), resume=True)
     assert Path("runs/small/config.yaml").read_bytes() == before

@@ -1,4 +1,4 @@
-"""The training pairs as an epoch reads them: words cut into other subwords, source tokens made unknown.
+"""The training pairs as an epoch reads them: rare words in more places, other subwords, unknown tokens.
 
 What an epoch draws is a pure function of the seed and the epoch. The ways each distinct word may be cut are
 listed once (some seconds for Multi30k), so that an epoch costs a draw for each word and some indexing.
@@ -9,15 +9,19 @@ Letters: W words of a text, N distinct ones, C cuts of all the distinct ones tog
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from nmt.data.dataset import Flags, Ids, PreparedData, Ragged, Split, running_sum
-from nmt.data.vocabulary import UNK, SubwordVocabulary
+from nmt.data.rare_words import Exchanges, exchanged, find_exchanges
+from nmt.data.vocabulary import UNK, SubwordVocabulary, Vocabulary
+
+log = logging.getLogger("nmt")
 
 MOST_CUTS = 64
 """How many of a word's likeliest cuts are drawn from: l of Kudo 2018, section 3.2."""
@@ -25,44 +29,56 @@ ALPHA = 0.2
 """A cut is drawn in proportion to its likelihood to this power: alpha of Kudo 2018, section 3.2."""
 
 # What a draw is for. None is 0: numpy pads seeds with zeros, and [seed, epoch] is that of the batches' plan.
-_SRC_SUBWORDS, _TGT_SUBWORDS, _SRC_UNKNOWN = 1, 2, 3
+_SRC_SUBWORDS, _TGT_SUBWORDS, _SRC_UNKNOWN, _RARE_WORDS = 1, 2, 3, 4
 
 Indices = npt.NDArray[np.int64]
 Side = Literal["src", "tgt"]
 
 
 def training_pairs(
-    data: PreparedData, *, subword_dropout: float, word_dropout: float, seed: int
+    data: PreparedData, *, subword_dropout: float, word_dropout: float, rare_words: float = 0.0, seed: int
 ) -> Callable[[int], Split]:
     """The training split by epoch: a pure function of `seed` and the epoch.
 
-    With probability `subword_dropout` a word is cut into other subwords than the stored ones, drawn from the
-    unigram model (subword regularisation, Kudo 2018). A word that cannot be cut otherwise stays as it is, and
-    so does a sentence that would outgrow data.max_tokens; a side whose vocabulary holds whole words stays as
-    it is. After that a source token is with probability `word_dropout` read as `<unk>`. Where both are 0 it
-    is always the stored split itself.
+    A share `rare_words` of the pairs have a rare word and its translation in place of a frequent one and its
+    (`nmt.data.rare_words`). Then, with probability `subword_dropout`, a word is cut into other subwords than
+    the stored ones, drawn from the unigram model (subword regularisation, Kudo 2018). A word that cannot be
+    cut otherwise stays as it is, and so does a sentence that would outgrow data.max_tokens; a side whose
+    vocabulary holds whole words is not cut. After that a source token is with probability `word_dropout` read
+    as `<unk>`. Where all three are 0 it is always the stored split itself.
     """
     stored = data.split(data.train)
-    if not subword_dropout and not word_dropout:
+    if not subword_dropout and not word_dropout and not rare_words:
         return lambda epoch: stored
     max_tokens = int(data.manifest.settings["data"]["max_tokens"])
 
     @functools.cache
-    def cuts_of(side: Side) -> Cuts | None:  # made when an epoch first needs them
-        vocabulary = data.src_vocabulary if side == "src" else data.tgt_vocabulary
-        if not subword_dropout or not isinstance(vocabulary, SubwordVocabulary):
-            return None
-        return find_cuts(getattr(stored, side), data.word_starts(side), vocabulary)
+    def cuts() -> tuple[Cuts, Cuts]:  # made when an epoch first needs them
+        src = _cuts_of_side(stored.src, data.src_vocabulary, lambda: data.word_starts("src"))
+        return src, _cuts_of_side(stored.tgt, data.tgt_vocabulary, lambda: data.word_starts("tgt"))
+
+    @functools.cache
+    def exchanges() -> Exchanges:
+        src, tgt = cuts()
+        found = find_exchanges((src.words, tgt.words))
+        log.info("rare words: %s places in which they may stand too", f"{len(found.places.row):,}")
+        return found
 
     def pairs(epoch: int) -> Split:
         def random(purpose: int) -> np.random.Generator:
             return np.random.default_rng([seed, epoch, purpose])
 
         src, tgt = stored.src, stored.tgt
-        if (cuts := cuts_of("src")) is not None:
-            src = cut_anew(cuts, subword_dropout, max_tokens, random(_SRC_SUBWORDS))
-        if (cuts := cuts_of("tgt")) is not None:
-            tgt = cut_anew(cuts, subword_dropout, max_tokens, random(_TGT_SUBWORDS))
+        if subword_dropout or rare_words:
+            of_src, of_tgt = cuts()
+            words = of_src.words, of_tgt.words
+            if rare_words:
+                sizes = of_src.stored_lengths, of_tgt.stored_lengths
+                drawn = random(_RARE_WORDS)
+                words = exchanged(words, exchanges(), rare_words, drawn, tokens=sizes, max_tokens=max_tokens)
+            of_src, of_tgt = replace(of_src, words=words[0]), replace(of_tgt, words=words[1])
+            src = cut_anew(of_src, subword_dropout, max_tokens, random(_SRC_SUBWORDS))
+            tgt = cut_anew(of_tgt, subword_dropout, max_tokens, random(_TGT_SUBWORDS))
         if word_dropout:
             src = make_unknown(src, word_dropout, random(_SRC_UNKNOWN))
         return Split(stored.name, src, tgt)
@@ -83,6 +99,24 @@ class Cuts:
     ends: npt.NDArray[np.float64]
     """(C,) number of the word, plus the probability of its cuts up to this one; the stored one has none."""
 
+    @property
+    def stored_lengths(self) -> Indices:
+        """(N,) how many ids the stored cut of each distinct word has."""
+        return self.pieces.lengths[self.first[:-1]]
+
+
+def _cuts_of_side(side: Ragged, vocabulary: Vocabulary, starts: Callable[[], Flags]) -> Cuts:
+    """The ways to cut the words of a side; each id of a vocabulary of words is a word with one of them."""
+    if isinstance(vocabulary, SubwordVocabulary):
+        return find_cuts(side, starts(), vocabulary)
+    every = np.arange(len(vocabulary) + 1)
+    return Cuts(
+        words=side,
+        pieces=Ragged(every[:-1].astype(side.ids.dtype), every),
+        first=every,
+        ends=every[:-1].astype(float),
+    )
+
 
 def find_cuts(side: Ragged, starts: Flags, vocabulary: SubwordVocabulary) -> Cuts:
     """The ways to cut each distinct word of a side; `starts` says which of its ids open a word."""
@@ -102,9 +136,11 @@ def cut_anew(cuts: Cuts, share: float, max_tokens: int, random: np.random.Genera
     """The sentences with a share of their words cut otherwise; one that outgrows `max_tokens` as it was."""
     words = cuts.words.ids
     stored = cuts.first[words]  # (W,) numbers of cuts
-    draws = random.random(len(words)) / share
-    changed = np.flatnonzero(draws < 1.0)  # and these draws are once more uniform from 0 to 1
-    drawn = np.searchsorted(cuts.ends, words[changed] + draws[changed], side="right")
+    draws = random.random(len(words))
+    changed = np.flatnonzero(
+        draws < share
+    )  # and these draws, over the share, are once more uniform from 0 to 1
+    drawn = np.searchsorted(cuts.ends, words[changed] + draws[changed] / share, side="right")
     chosen = stored.copy()
     # not past the word's last cut: where the sum was rounded up, and where its only cut is the stored one
     chosen[changed] = np.minimum(drawn, cuts.first[words[changed] + 1] - 1)

@@ -11,7 +11,7 @@ from nmt.data.dataset import Split
 from nmt.training.checkpoint import RunState
 from nmt.training.optimizer import learning_rate
 
-DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout")
+DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout", "rare_words")
 """The settings that the batches of any epoch follow from, beside the seed and those of the data."""
 
 
