@@ -50,28 +50,34 @@ def find_links(src: Ragged, tgt: Ragged) -> Links:
     Two words are linked where each direction gives the other word a probability, and both together, the
     product, is above one half.
     """
-    rows = _looked_at(src, tgt)
-    row, src_place, tgt_place, prior = _meetings(src, tgt, rows)
-    src_word, tgt_word = src.ids[src_place].astype(np.int64), tgt.ids[tgt_place].astype(np.int64)
-    distinct, which = np.unique(src_word * (int(tgt.ids.max(initial=0)) + 1) + tgt_word, return_inverse=True)
-    pair = (np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64))
-    pair[0][which], pair[1][which] = src_word, tgt_word
-    sure = _origins(pair[0], which, tgt_place, tgt.ids, prior)
-    sure *= _origins(pair[1], which, src_place, src.ids, prior)
-    linked = np.flatnonzero(sure > 0.5)
-    return Links(row, src_place, tgt_place).some(linked)
-
-
-def _looked_at(src: Ragged, tgt: Ragged) -> Indices:
-    """The rows that are learned from."""
     meetings = int(src.lengths @ tgt.lengths)
-    return np.arange(0, len(src), -(-meetings // MOST_MEETINGS) or 1)
+    if meetings <= MOST_MEETINGS:
+        return _links(src, tgt)
+    rows = np.arange(0, len(src), -(-meetings // MOST_MEETINGS))
+    part = src.select(rows), tgt.select(rows)
+    links = _links(*part)
+    ahead = [
+        (side.offsets[rows] - some.offsets[:-1])[links.row]
+        for side, some in zip((src, tgt), part, strict=True)
+    ]
+    return Links(rows[links.row], links.src + ahead[0], links.tgt + ahead[1])
 
 
-def _meetings(src: Ragged, tgt: Ragged, rows: Indices) -> tuple[Indices, Indices, Indices, Floats]:
+def _links(src: Ragged, tgt: Ragged) -> Links:
+    """All links of a text that is not too large."""
+    row, src_place, tgt_place, prior = _meetings(src, tgt)
+    src_word, tgt_word = src.ids[src_place].astype(np.int64), tgt.ids[tgt_place].astype(np.int64)
+    classes = int(tgt.ids.max(initial=0)) + 1
+    distinct, which = np.unique(src_word * classes + tgt_word, return_inverse=True)
+    sure = _origins(distinct // classes, which, tgt_place, tgt.ids, prior)
+    sure *= _origins(distinct % classes, which, src_place, src.ids, prior)
+    return Links(row, src_place, tgt_place).some(np.flatnonzero(sure > 0.5))
+
+
+def _meetings(src: Ragged, tgt: Ragged) -> tuple[Indices, Indices, Indices, Floats]:
     """Row, places in both texts, and weight of the distance from the diagonal of each meeting, (E,)."""
-    sizes = src.lengths[rows] * tgt.lengths[rows]
-    row = np.repeat(rows, sizes)
+    sizes = src.lengths * tgt.lengths
+    row = np.repeat(np.arange(len(src)), sizes)
     inner = np.arange(len(row)) - np.repeat(running_sum(sizes)[:-1], sizes)
     i, j = np.divmod(inner, tgt.lengths[row])
     distance = np.abs((i + 0.5) / src.lengths[row] - (j + 0.5) / tgt.lengths[row])
@@ -96,5 +102,5 @@ def _origins(given: Indices, which: Indices, place: Indices, words: Ids, prior: 
         counts = np.bincount(which, origin, minlength=len(given))
         chance = counts / np.bincount(given, counts)[given]
         counts = np.bincount(words, none / total, minlength=classes)
-        from_none = counts / counts.sum()
+        from_none = counts / (counts.sum() or 1.0)
     return origin

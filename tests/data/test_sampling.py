@@ -96,7 +96,9 @@ def text_of(words: Sequence[str], vocabulary: SubwordVocabulary, per_row: int) -
 
 def test_an_epoch_is_a_pure_function_of_the_seed_and_its_number(tiny_prepared: PreparedData) -> None:
     def epochs(seed: int, order: Sequence[int]) -> dict[int, str]:
-        pairs = training_pairs(tiny_prepared, subword_dropout=0.3, word_dropout=0.1, seed=seed)
+        pairs = training_pairs(
+            tiny_prepared, subword_dropout=0.3, word_dropout=0.1, rare_words=0.3, seed=seed
+        )
         return {epoch: digest(pairs(epoch)) for epoch in order}
 
     upward, downward, alone = epochs(1, [0, 1, 2, 3]), epochs(1, [3, 2, 2, 1, 0]), epochs(1, [2])
@@ -125,7 +127,7 @@ def test_processes_draw_the_same_whatever_the_hash_seed_and_threads_and_need_no_
         "data = open_prepared(Path(sys.argv[1]))\n"
         "training_pairs(data, subword_dropout=0.0, word_dropout=0.2, seed=5)(3)\n"
         "assert not {'spacy', 'torchtext', 'torch', 'sentencepiece'} & set(sys.modules)\n"
-        "split = training_pairs(data, subword_dropout=0.5, word_dropout=0.2, seed=5)(3)\n"
+        "split = training_pairs(data, subword_dropout=0.5, word_dropout=0.2, rare_words=0.3, seed=5)(3)\n"
         "assert not {'spacy', 'torchtext', 'torch'} & set(sys.modules)\n"
         "arrays = split.src.ids, split.src.offsets, split.tgt.ids, split.tgt.offsets\n"
         "print(hashlib.sha256(b''.join(a.tobytes() for a in arrays)).hexdigest())\n"
@@ -141,7 +143,7 @@ def test_processes_draw_the_same_whatever_the_hash_seed_and_threads_and_need_no_
         ).stdout.strip()
         for number in ("1", "2")
     }
-    here = training_pairs(tiny_prepared, subword_dropout=0.5, word_dropout=0.2, seed=5)(3)
+    here = training_pairs(tiny_prepared, subword_dropout=0.5, word_dropout=0.2, rare_words=0.3, seed=5)(3)
     assert answers == {digest(here)}
 
 
@@ -263,6 +265,50 @@ def test_words_of_a_vocabulary_of_words_are_not_cut(tiny_prepared: PreparedData)
         split = training_pairs(data, subword_dropout=0.5, word_dropout=0.0, seed=1)(0)
         assert np.array_equal(side_of(split, side).ids, side_of(stored, side).ids)
         assert len(side_of(split, other).ids) > len(side_of(stored, other).ids)
+
+
+# rare words
+
+
+@pytest.mark.parametrize("kind", ["subword", "word"])
+def test_rare_words_stand_in_more_sentences_a_word_at_a_time(kind: str, tiny_prepared: PreparedData) -> None:
+    data = tiny_prepared
+    if kind == "word":
+        words = WordVocabulary(data.src_vocabulary.pieces)
+        data = dataclasses.replace(data, src_vocabulary=words, tgt_vocabulary=words)
+    pairs = training_pairs(data, subword_dropout=0.0, word_dropout=0.0, rare_words=0.2, seed=1)
+    stored = data.split("train")
+    changed = [
+        {
+            row
+            for row, (now, before) in enumerate(zip(sentences(drawn), sentences(was), strict=True))
+            if now != before
+        }
+        for drawn, was in ((pairs(0).src, stored.src), (pairs(0).tgt, stored.tgt))
+    ]
+    assert all(changed)
+    assert len(changed[0] | changed[1]) <= 0.2 * len(stored)
+    assert digest(pairs(1)) != digest(pairs(0))
+    for side in SIDES:
+        drawn, was = side_of(pairs(0), side), side_of(stored, side)
+        assert drawn.ids.dtype == was.ids.dtype
+        assert set(drawn.ids.tolist()) <= set(was.ids.tolist())
+
+
+def test_rare_words_are_cut_anew_like_all_others(tiny_prepared: PreparedData) -> None:
+    whole, cut = (
+        training_pairs(tiny_prepared, subword_dropout=share, word_dropout=0.0, rare_words=0.3, seed=1)(0)
+        for share in (0.0, 0.99)
+    )
+    for side, vocabulary in zip(
+        SIDES, (tiny_prepared.src_vocabulary, tiny_prepared.tgt_vocabulary), strict=True
+    ):
+        texts = [
+            ["".join(vocabulary.pieces[i] for i in ids) for ids in sentences(side_of(split, side))]
+            for split in (whole, cut)
+        ]
+        assert texts[0] == texts[1]
+        assert len(side_of(cut, side).ids) > len(side_of(whole, side).ids)
 
 
 # source tokens
