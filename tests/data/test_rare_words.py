@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.data.dataset import Ragged
-from nmt.data.rare_words import FEWEST_PLACES, FREQUENT, RARE, Exchanges, exchanged, find_exchanges
+from nmt.data.rare_words import FREQUENT, RARE, Exchanges, exchanged, find_exchanges
 
 NOUNS = {"hund": "dog", "mann": "man", "ball": "ball", "baum": "tree"}
 VERBS = {"steht": "stands", "liegt": "lies", "fehlt": "lacks"}
@@ -20,8 +20,8 @@ PAIRS = [
     for _ in range(FREQUENT)
 ]
 IGLOO = [("ein iglu steht hier", "a igloo stands here")] * 2
-RACCOON = [("ein waschbär liegt hier", "a washing bear lies here")] * 2
-APPLE_TREE = [("ein apfelbaum liegt hier", "a apple tree lies here")] * 2
+ODD = [("ein hund steht hier ufo", "a dog stands here saucer")]
+"""The rare word follows words that no other one follows: it has no place elsewhere."""
 
 Lines = list[tuple[str, str]]
 
@@ -68,8 +68,8 @@ def changes(drawn: Lines, pairs: Lines) -> list[list[tuple[int, str, str]]]:
     ]
 
 
-def test_a_rare_word_and_its_translation_stand_where_a_frequent_pair_has_the_same_neighbours() -> None:
-    pairs = PAIRS + IGLOO
+def test_a_rare_word_and_its_translation_stand_where_a_frequent_pair_follows_the_same_words() -> None:
+    pairs = PAIRS + IGLOO + ODD
     found = changes(Text(pairs).drawn(0.25), pairs)
     assert len(found) == round(0.25 * len(pairs))
     for (i, old, new), (j, old_translation, translation) in found:
@@ -78,45 +78,13 @@ def test_a_rare_word_and_its_translation_stand_where_a_frequent_pair_has_the_sam
         assert (new, translation) == ("iglu", "igloo")
 
 
-def test_where_too_few_places_have_all_neighbours_those_with_some_are_taken() -> None:
-    steht = [pair for pair in PAIRS if "steht" in pair[0]]
-    assert {change[1][1] for change in places_of_igloo(PAIRS)} == {"stands"}
-    few = [pair for pair in PAIRS if pair not in steht] + steht[:: len(steht) // 4]
-    assert len(few) == len(PAIRS) - len(steht) + FEWEST_PLACES - 1
-    assert {change[1][1] for change in places_of_igloo(few)} == {"stands", "lies", "lacks"}
-
-
-def places_of_igloo(pairs: Lines) -> list[tuple[str, list[str]]]:
-    """Of each sentence that the igloo came into: the noun that it replaced, and the words behind it."""
-    text = Text(pairs + IGLOO)
-    drawn = [line for seed in range(20) for line in zip(pairs, text.drawn(0.2, seed), strict=False)]
-    return [
-        (before[1].split()[1], after[1].split()[1:])
-        for before, after in drawn
-        if before != after and "igloo" in after[1]
-    ]
-
-
-def test_a_word_that_is_two_in_the_other_language_comes_with_both() -> None:
-    pairs = PAIRS + RACCOON
-    drawn = [now for now, before in zip(Text(pairs).drawn(0.2), pairs, strict=True) if now != before]
-    assert len(drawn) == round(0.2 * len(pairs))
-    assert set(drawn) == {("ein waschbär liegt hier", "a washing bear lies here")}
-    assert Text(pairs).drawn(0.2, max_tokens=4) == pairs, "it would have a fifth token"
-
-
-def test_words_that_are_seen_everywhere_are_no_part_of_a_translation_of_several_words() -> None:
-    pairs = PAIRS + APPLE_TREE
-    assert changes(Text(pairs).drawn(0.5), pairs) == []
-
-
 def test_each_rare_word_comes_about_as_often_and_in_many_places() -> None:
     rare = [(f"ein ding{n} steht hier", f"a thing{n} stands here") for n in range(20)]
     pairs = PAIRS + rare
     text = Text(pairs)
     counts, places = Counter[str](), Counter[str]()
     for seed in range(50):
-        for change in changes(text.drawn(0.2, seed), pairs):
+        for change in changes(text.drawn(0.4, seed), pairs):
             counts[change[0][2]] += 1
             places[change[0][1]] += 1
     assert len(counts) == 20
@@ -128,8 +96,7 @@ def test_each_rare_word_comes_about_as_often_and_in_many_places() -> None:
 def test_a_share_that_cannot_be_reached_takes_what_there_is() -> None:
     pairs = PAIRS + IGLOO
     found = changes(Text(pairs).drawn(0.99), pairs)
-    alike = sum("steht" in source for source, _ in PAIRS)
-    assert 0.9 * alike < len(found) <= alike
+    assert 0.6 * len(PAIRS) < len(found) <= len(PAIRS)
 
 
 def test_a_word_that_is_seen_more_often_is_not_rare() -> None:
@@ -159,5 +126,5 @@ def test_a_sentence_that_would_outgrow_the_limit_stays_as_it_is(side: int) -> No
     text = Text(PAIRS + IGLOO)
     word = text.words[side].index(("iglu", "igloo")[side])
     text.sizes[side][word] = 4  # tokens; all other words have one
-    assert changes(text.drawn(0.2, max_tokens=6), PAIRS + IGLOO) == []
-    assert len(changes(text.drawn(0.2, max_tokens=7), PAIRS + IGLOO)) == round(0.2 * len(PAIRS + IGLOO))
+    assert changes(text.drawn(0.3, max_tokens=6), PAIRS + IGLOO) == []
+    assert len(changes(text.drawn(0.3, max_tokens=7), PAIRS + IGLOO)) == round(0.3 * len(PAIRS + IGLOO))
