@@ -12,11 +12,11 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from nmt.data.alignment import Indices
 from nmt.data.dataset import Flags, Ids, PreparedData, Ragged, Split, running_sum
 from nmt.data.rare_words import Exchanges, exchanged, find_exchanges
 from nmt.data.vocabulary import UNK, SubwordVocabulary, Vocabulary
@@ -30,9 +30,6 @@ ALPHA = 0.2
 
 # What a draw is for. None is 0: numpy pads seeds with zeros, and [seed, epoch] is that of the batches' plan.
 _SRC_SUBWORDS, _TGT_SUBWORDS, _SRC_UNKNOWN, _RARE_WORDS = 1, 2, 3, 4
-
-Indices = npt.NDArray[np.int64]
-Side = Literal["src", "tgt"]
 
 
 def training_pairs(
@@ -137,9 +134,7 @@ def cut_anew(cuts: Cuts, share: float, max_tokens: int, random: np.random.Genera
     words = cuts.words.ids
     stored = cuts.first[words]  # (W,) numbers of cuts
     draws = random.random(len(words))
-    changed = np.flatnonzero(
-        draws < share
-    )  # and these draws, over the share, are once more uniform from 0 to 1
+    changed = np.flatnonzero(draws < share)  # these draws over the share are once more uniform from 0 to 1
     drawn = np.searchsorted(cuts.ends, words[changed] + draws[changed] / share, side="right")
     chosen = stored.copy()
     # not past the word's last cut: where the sum was rounded up, and where its only cut is the stored one
