@@ -58,7 +58,7 @@ def training_pairs(
     def exchanges() -> Exchanges:
         src, tgt = cuts()
         found = find_exchanges((src.words, tgt.words))
-        log.info("rare words: %s places in which they may stand too", f"{len(found.places.row):,}")
+        log.info("rare words: %s may stand in other sentences too", f"{len(found.rare.row):,}")
         return found
 
     def pairs(epoch: int) -> Split:
