@@ -199,11 +199,15 @@ def _make_trainer(
 def _warn_of_warmup(trainer: Trainer) -> None:
     """Where the run is too short for it."""
     if trainer.total_steps <= trainer.settings.warmup_steps:
+        if trainer.total_steps == trainer.settings.max_steps:
+            way_out = "raise train.max_steps, or lower train.warmup_steps"
+        else:
+            way_out = "raise train.epochs, or lower train.batch_tokens and train.warmup_steps"
         log.warning(
-            "the run has %d steps, all of them within the warm-up of %d: the learning rate stays low; "
-            "raise train.epochs, or lower train.batch_tokens and train.warmup_steps",
+            "the run has %d steps, all of them within the warm-up of %d: the learning rate stays low; %s",
             trainer.total_steps,
             trainer.settings.warmup_steps,
+            way_out,
         )
 
 

@@ -61,7 +61,14 @@ def small_config(source: Path | str, model: ModelConfig = SMALL, **settings: obj
         vocabulary=VocabularyConfig(size=200),
         model=model,
         train=TrainConfig.model_validate(
-            {"epochs": 2, "warmup_steps": 5, "ema_decay": None, "subword_dropout": 0.0, **settings}
+            {
+                "epochs": 2,
+                "warmup_steps": 5,
+                "ema_decay": None,
+                "subword_dropout": 0.0,
+                "rare_words": 0.0,
+                **settings,
+            }
         ),
     )
 
@@ -418,6 +425,15 @@ def test_a_run_that_ends_within_its_warm_up_is_warned_of(
 ) -> None:
     train(small_config(tiny_prepared.folder, warmup_steps=400))
     assert "within the warm-up of 400" in caplog.text
+    assert "raise train.epochs" in caplog.text
+
+
+def test_the_way_out_of_a_warm_up_is_one_that_helps(
+    tiny_prepared: PreparedData, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(small_config(tiny_prepared.folder, warmup_steps=400, max_steps=2))
+    assert "raise train.max_steps, or lower train.warmup_steps" in caplog.text
+    assert "train.epochs" not in caplog.text
 
 
 # ---------------------------------------------------------------- minimum risk

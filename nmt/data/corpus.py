@@ -185,6 +185,6 @@ def _neighbours(path: Path) -> str:
 
 def _there(names: list[str]) -> str:
     if not names:
-        return "there are no files in it"
+        return "the folder has no files"
     more = len(names) - MAX_LISTED_FILES
     return "there are: " + ", ".join(names[:MAX_LISTED_FILES]) + (f" and {more} more" if more > 0 else "")

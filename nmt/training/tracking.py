@@ -55,7 +55,7 @@ class Metrics:
         samples         the first lines of the split: source, reference, translation
         weights         which mean of validated weights this is; absent for those of the step
     `time`, at the end of a sitting: where its seconds went, each only if there were any
-        data_s, step_s, validate_s, save_s, tracking_s
+        data_s, step_s, validate_s, save_s, tracking_s, draw_s
 
     `step` and `validation` have epoch (passes over the training pairs so far; in `validation` whole ones)
     and elapsed_s (training time so far, over all sittings).

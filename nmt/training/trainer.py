@@ -116,6 +116,8 @@ class Hooks:
     is that of the step."""
 
 
+DRAWING_SHARE = 0.02
+"""Where drawing its curves has taken more of a sitting's time, they wait for its end."""
 SKIPS_TOLD = 3
 """So many skipped steps of a run are warned of one by one."""
 
@@ -197,6 +199,7 @@ class Trainer:
         self.state = RunState(vocabulary_hash=vocabulary_hash, batches=self.plan.decided_by(0))
         self._metrics: Metrics | None = None  # of rank 0, while it trains
         self._spent = Stopwatch()
+        self._drawn = 0  # how many events the curves show
         self._elapsed_before_s = 0.0
 
     @property
@@ -273,6 +276,7 @@ class Trainer:
                     self._save()
                 signum = self._agreed(stop)
             signum = signum or self._agreed(stop)
+        self._draw(last=True)
         if spent := self._spent.seconds:
             self._tell("time", **{f"{what}_s": round(seconds, 3) for what, seconds in spent.items()})
         return None if self.finished else signum
@@ -531,10 +535,14 @@ class Trainer:
             with self._spent.on("tracking"):
                 self._metrics.add(event, self.state.step, **values)
 
-    def _draw(self) -> None:
-        if self._metrics is not None:
-            with self._spent.on("tracking"):
+    def _draw(self, *, last: bool = False) -> None:
+        """Draw the curves, unless nothing is new, or they have had their time and will be drawn once more."""
+        if self._metrics is None or len(self._metrics.events) == self._drawn:
+            return
+        if last or self._spent.seconds.get("draw", 0.0) <= DRAWING_SHARE * self._spent.elapsed_s:
+            with self._spent.on("draw"):
                 self.hooks.draw(self._metrics.events)
+            self._drawn = len(self._metrics.events)
 
     # --- where it stands ----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from nmt.model.transformer import Transformer
 from nmt.runtime import ALONE, Ranks
 from nmt.training.risk import Drawn
 from nmt.training.step import Draw, Objective, Work, make_work
-from nmt.training.tracking import ProgressBar, read_events
+from nmt.training.tracking import Event, ProgressBar, read_events
 from nmt.training.trainer import Hooks, Quality, RunFolder, Trainer
 
 VOCABULARY = 30
@@ -668,8 +668,25 @@ def test_a_sitting_tells_where_its_time_went(tmp_path: Path) -> None:
     trainer.fit()
     event = read_events(trainer.run.metrics)[-1]
     parts = {key: value for key, value in event.items() if key.endswith("_s")}
-    assert parts.keys() == {"data_s", "step_s", "save_s", "validate_s", "tracking_s"}
+    assert parts.keys() == {"data_s", "step_s", "save_s", "validate_s", "tracking_s", "draw_s"}
     assert 0 < sum(parts.values()) <= trainer.state.elapsed_s + 0.1
+
+
+@pytest.mark.parametrize(("share", "pictures"), [(1.0, 6), (0.0, 2)])
+def test_curves_that_have_had_their_share_of_the_time_wait_for_the_end(
+    share: float, pictures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.training.trainer.DRAWING_SHARE", share)
+    drawn: list[int] = []
+    trainer = make_trainer(tmp_path, epochs=6)
+
+    def draw(events: list[Event]) -> None:
+        drawn.append(sum(event["event"] == "validation" for event in events))
+
+    trainer.hooks = replace(trainer.hooks, draw=draw)
+    trainer.fit()
+    assert len(drawn) == pictures
+    assert (drawn[0], drawn[-1]) == (1, 6)
 
 
 def test_a_fault_in_a_validation_loses_no_step_and_it_is_made_up_for(tmp_path: Path) -> None:
