@@ -648,6 +648,8 @@ def translate(
     lines: Iterable[str]
     total = None
     if texts:
+        for name in filter(os.path.isfile, texts):
+            log.warning("%s is translated as a sentence; for the lines of the file: --input %s", name, name)
         lines = _sentences(texts)
     elif input_file is not None and str(input_file) != "-":
         lines, total = _lines_of(input_file)

@@ -908,6 +908,19 @@ def test_the_input_is_not_overwritten_by_its_translation(
     assert source.read_text("utf-8") == "Ein Hund.\n"
 
 
+def test_a_sentence_that_is_the_name_of_a_file_is_translated_with_a_warning(
+    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    Path("source.de").write_text("Ein Hund.\nEine Katze.\n", "utf-8")
+    for words in (("source.de",), ("Ein Hund.", "source.de")):
+        code, out, err = nmt_here("translate", "--model", str(tiny_model_path), *words)
+        assert code == 0
+        assert len(out.splitlines()) == len(words)
+        assert "for the lines of the file: --input source.de" in err
+    _, _, err = nmt_here("translate", "--model", str(tiny_model_path), "Ein Hund.", "a" * 5000)
+    assert "--input" not in err
+
+
 def test_a_mistyped_config_is_an_error_beside_a_model_too(
     tiny_model_path: Path, nmt_here: Callable[..., Answer]
 ) -> None:
