@@ -227,7 +227,7 @@ class TrainConfig(Section):
     """Share of the training words that are cut into other subwords at random, anew each epoch."""
     word_dropout: Probability = 0.0
     """Share of the source tokens that are read as <unk> at random in training."""
-    rare_words: Probability = 0.0
+    rare_words: Probability = 0.3
     """Share of the training pairs in which a rare word and its translation stand in for frequent ones."""
     ema_decay: Probability | None = 0.998
     """Validate and keep a moving average of the weights with this decay a step; null keeps the weights."""
@@ -443,8 +443,9 @@ def _shipped_config(name: str) -> Path:
         if candidate.is_file() and folder in candidate.resolve().parents:
             return candidate
     known = sorted(found.relative_to(folder).as_posix() for found in folder.rglob("*.yaml"))
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    stems = {path.removesuffix(".yaml"): path for path in known}
+    nearest = difflib.get_close_matches(name.removesuffix(".yaml"), stems, n=1)
+    hint = f"did you mean {stems[nearest[0]]}? " if nearest else ""
     raise ConfigError(
         f"config {name}: no such file, and no shipped config of that name",
         hint=f"{hint}shipped configs: {', '.join(known) or 'none'}",

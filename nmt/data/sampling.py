@@ -33,7 +33,7 @@ _SRC_SUBWORDS, _TGT_SUBWORDS, _SRC_UNKNOWN, _RARE_WORDS = 1, 2, 3, 4
 
 
 def training_pairs(
-    data: PreparedData, *, subword_dropout: float, word_dropout: float, rare_words: float = 0.0, seed: int
+    data: PreparedData, *, subword_dropout: float, word_dropout: float, rare_words: float, seed: int
 ) -> Callable[[int], Split]:
     """The training split by epoch: a pure function of `seed` and the epoch.
 
@@ -58,7 +58,8 @@ def training_pairs(
     def exchanges() -> Exchanges:
         src, tgt = cuts()
         found = find_exchanges((src.words, tgt.words))
-        log.info("rare words: %s may stand in other sentences too", f"{len(found.rare.row):,}")
+        if count := len(found.rare.row):
+            log.info("rare words: %s have places in other sentences too (train.rare_words)", f"{count:,}")
         return found
 
     def pairs(epoch: int) -> Split:

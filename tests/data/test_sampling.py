@@ -113,7 +113,7 @@ def test_numpys_global_generator_and_sentencepieces_play_no_part(tiny_prepared: 
     for seed in (1, 2):
         np.random.seed(seed)
         sentencepiece.set_random_generator_seed(seed)
-        pairs = training_pairs(tiny_prepared, subword_dropout=0.3, word_dropout=0.1, seed=1)
+        pairs = training_pairs(tiny_prepared, subword_dropout=0.3, word_dropout=0.1, rare_words=0.0, seed=1)
         digests.add(digest(pairs(0)))
     assert len(digests) == 1
 
@@ -125,7 +125,7 @@ def test_processes_draw_the_same_whatever_the_hash_seed_and_threads_and_need_no_
         "import hashlib, sys; from pathlib import Path\n"
         "from nmt.data.dataset import open_prepared; from nmt.data.sampling import training_pairs\n"
         "data = open_prepared(Path(sys.argv[1]))\n"
-        "training_pairs(data, subword_dropout=0.0, word_dropout=0.2, seed=5)(3)\n"
+        "training_pairs(data, subword_dropout=0.0, word_dropout=0.2, rare_words=0.0, seed=5)(3)\n"
         "assert not {'spacy', 'torchtext', 'torch', 'sentencepiece'} & set(sys.modules)\n"
         "split = training_pairs(data, subword_dropout=0.5, word_dropout=0.2, rare_words=0.3, seed=5)(3)\n"
         "assert not {'spacy', 'torchtext', 'torch'} & set(sys.modules)\n"
@@ -148,7 +148,7 @@ def test_processes_draw_the_same_whatever_the_hash_seed_and_threads_and_need_no_
 
 
 def test_without_dropout_every_epoch_is_the_stored_split_itself(tiny_prepared: PreparedData) -> None:
-    pairs = training_pairs(tiny_prepared, subword_dropout=0.0, word_dropout=0.0, seed=1)
+    pairs = training_pairs(tiny_prepared, subword_dropout=0.0, word_dropout=0.0, rare_words=0.0, seed=1)
     assert pairs(0) is pairs(7)
     assert digest(pairs(0)) == digest(tiny_prepared.split("train"))
 
@@ -157,7 +157,7 @@ def test_without_dropout_every_epoch_is_the_stored_split_itself(tiny_prepared: P
 
 
 def test_every_sentence_cut_anew_spells_the_same_words_without_unk(tiny_prepared: PreparedData) -> None:
-    pairs = training_pairs(tiny_prepared, subword_dropout=1.0, word_dropout=0.0, seed=3)
+    pairs = training_pairs(tiny_prepared, subword_dropout=1.0, word_dropout=0.0, rare_words=0.0, seed=3)
     split = pairs(0)
     assert split.name == "train"
     for side, vocabulary in zip(
@@ -176,7 +176,7 @@ def test_every_sentence_cut_anew_spells_the_same_words_without_unk(tiny_prepared
 def test_the_asked_share_of_the_words_that_can_be_cut_otherwise_is(
     share: float, tiny_prepared: PreparedData
 ) -> None:
-    pairs = training_pairs(tiny_prepared, subword_dropout=share, word_dropout=0.0, seed=1)
+    pairs = training_pairs(tiny_prepared, subword_dropout=share, word_dropout=0.0, rare_words=0.0, seed=1)
     splits = [pairs(epoch) for epoch in range(3)]
     for side, vocabulary in zip(
         SIDES, (tiny_prepared.src_vocabulary, tiny_prepared.tgt_vocabulary), strict=True
@@ -244,7 +244,7 @@ def test_a_sentence_that_would_outgrow_the_limit_stays_as_it_is(tiny_prepared: P
         tiny_prepared, manifest=dataclasses.replace(tiny_prepared.manifest, settings=settings)
     )
     free, held = (
-        training_pairs(data, subword_dropout=0.5, word_dropout=0.0, seed=1)(0)
+        training_pairs(data, subword_dropout=0.5, word_dropout=0.0, rare_words=0.0, seed=1)(0)
         for data in (tiny_prepared, narrow)
     )
     for side in SIDES:
@@ -262,7 +262,7 @@ def test_words_of_a_vocabulary_of_words_are_not_cut(tiny_prepared: PreparedData)
     stored = tiny_prepared.split("train")
     for side, other in (("src", "tgt"), ("tgt", "src")):
         data = dataclasses.replace(tiny_prepared, **{f"{side}_vocabulary": words})
-        split = training_pairs(data, subword_dropout=0.5, word_dropout=0.0, seed=1)(0)
+        split = training_pairs(data, subword_dropout=0.5, word_dropout=0.0, rare_words=0.0, seed=1)(0)
         assert np.array_equal(side_of(split, side).ids, side_of(stored, side).ids)
         assert len(side_of(split, other).ids) > len(side_of(stored, other).ids)
 
@@ -320,7 +320,9 @@ def test_the_asked_share_of_source_tokens_is_unknown_and_all_else_as_without(
 ) -> None:
     share = 0.15
     without, with_ = (
-        training_pairs(tiny_prepared, subword_dropout=subword_dropout, word_dropout=rate, seed=1)
+        training_pairs(
+            tiny_prepared, subword_dropout=subword_dropout, word_dropout=rate, rare_words=0.0, seed=1
+        )
         for rate in (0.0, share)
     )
     hidden = []
