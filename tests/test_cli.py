@@ -909,8 +909,9 @@ def test_the_input_is_not_overwritten_by_its_translation(
 
 
 def test_a_sentence_that_is_the_name_of_a_file_is_translated_with_a_warning(
-    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nmt_here: Callable[..., Answer]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("source.de").write_text("Ein Hund.\nEine Katze.\n", "utf-8")
     for words in (("source.de",), ("Ein Hund.", "source.de")):
         code, out, err = nmt_here("translate", "--model", str(tiny_model_path), *words)
