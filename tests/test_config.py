@@ -315,6 +315,12 @@ def test_an_unknown_name_gets_the_nearest_and_the_list() -> None:
     assert all(name in hint for name in SHIPPED)
 
 
+def test_an_ending_alone_makes_no_name_a_near_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("nosuch.yaml")
+    assert (caught.value.hint or "").startswith("shipped configs: ")
+
+
 def test_base_names_every_key_and_says_what_the_schema_says() -> None:
     written = yaml.safe_load((shipped_configs() / "base.yaml").read_text("utf-8"))
     names = [
