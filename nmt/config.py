@@ -53,6 +53,8 @@ class DataConfig(Section):
     """Name of the validation split."""
     tests: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     """Names of the test splits; null takes both Flickr test sets of Multi30k, or all others of a folder."""
+    extra: Annotated[str, Field(min_length=1)] | None = None
+    """More training pairs, synthetic ones say: FOLDER/NAME for NAME.SRC and NAME.TGT there; null has none."""
     src_pipeline: str | None = None
     """An installed spaCy pipeline whose tokeniser is used for the source; null takes the blank one."""
     tgt_pipeline: str | None = None
@@ -64,10 +66,10 @@ class DataConfig(Section):
     max_tokens: Annotated[int, Field(ge=1, le=10_000)] = 128
     """A training pair with more vocabulary tokens than this on a side is dropped and counted."""
 
-    @field_validator("source")
+    @field_validator("source", "extra")
     @classmethod
-    def _one_spelling_for_one_folder(cls, value: str) -> str:
-        return os.path.normpath(os.path.expanduser(value))
+    def _one_spelling_for_one_folder(cls, value: str | None) -> str | None:
+        return value and os.path.normpath(os.path.expanduser(value))
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -229,6 +231,8 @@ class TrainConfig(Section):
     """Share of the source tokens that are read as <unk> at random in training."""
     rare_words: Probability = 0.3
     """Share of the training pairs in which a rare word and its translation stand in for frequent ones."""
+    extra_share: Probability = 0.5
+    """Share of an epoch's pairs that are drawn from data.extra, where there is any, in place of others."""
     ema_decay: Probability | None = 0.998
     """Validate and keep a moving average of the weights with this decay a step; null keeps the weights."""
     average_checkpoints: NotNegative = 0
@@ -337,8 +341,9 @@ class Config(Section):
 
     def data_settings(self) -> dict[str, Any]:
         """The settings that decide what a prepared folder holds (where files come from does not)."""
+        absent = {"extra"} if self.data.extra is None else set()  # a folder without is what it always was
         return {
-            "data": self.data.model_dump(mode="json", exclude={"mirror"}),
+            "data": self.data.model_dump(mode="json", exclude={"mirror", *absent}),
             "vocabulary": self.vocabulary.model_dump(mode="json"),
         }
 

@@ -410,7 +410,8 @@ def _history_rows(provenance: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Training facts; a model file that was made otherwise may lack any of them."""
     data, best, made = (provenance.get(key) or {} for key in ("data", "best", "environment"))
     if "step" in provenance:
-        text = f", on {data.get('source')} ({data.get('hash')})" if data else ""
+        source = " with ".join(data[key] for key in ("source", "extra") if data.get(key))
+        text = f", on {source} ({data.get('hash')})" if data else ""
         yield "trained", f"step {provenance['step']:,}, epoch {provenance.get('epoch')}{text}"
     if best.get("bleu") is not None:
         yield (

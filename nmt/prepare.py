@@ -8,7 +8,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from nmt.data.dataset import (
     Split,
     SplitCounts,
     SplitPart,
+    extra_name,
     open_prepared,
     prepared_folder,
     read_manifest,
@@ -44,6 +45,8 @@ log = logging.getLogger("nmt")
 
 MULTI30K_TESTS = ("test_2016_flickr", "test_2017_flickr")
 LOCK_TIMEOUT_S = 3600.0
+EXTRA = "extra/"
+"""What the inputs of data.extra are called after, so that no training file has the name of one."""
 PART_PAIRS = 4096
 """Pairs that are tokenised, encoded and written at once: memory holds no more of the text than these."""
 
@@ -132,6 +135,11 @@ def open_or_prepare(config: Config) -> tuple[Config, PreparedData]:
     return config, open_prepared(folder)
 
 
+def training_text(config: Config) -> list[Pair]:
+    """The raw training pairs of a config, fetched first where needed, without those of data.extra."""
+    return list(_open_source(config).read(config.data.train))
+
+
 def adopt_settings(config: Config, manifest: Manifest) -> Config:
     """`config` with the data settings that a prepared folder was made with."""
     values = {**config.model_dump(mode="json"), **manifest.settings}
@@ -179,8 +187,32 @@ def _manifest_of(folder: Path, config: Config) -> Manifest | None:
 
 def _has_this_text(manifest: Manifest, config: Config) -> bool:
     """Whether a prepared folder holds the text that there is now; one out of reach counts as the same."""
-    inputs = _known_inputs(config)
-    return inputs is None or inputs == manifest.inputs
+    own, extra = _known_inputs(config), _known_extra(config)
+    of_extra = {name: value for name, value in manifest.inputs.items() if name.startswith(EXTRA)}
+    of_own = {name: value for name, value in manifest.inputs.items() if name not in of_extra}
+    return (own is None or own == of_own) and (extra is None or extra == of_extra)
+
+
+def _known_extra(config: Config) -> Mapping[str, str] | None:
+    """The hashes of data.extra's files, or None where there are none or they are out of reach."""
+    if config.data.extra is None or not Path(config.data.extra).parent.is_dir():
+        return None
+    return _hash_extra(_find_extra(config.data.extra, config.data))
+
+
+def _find_extra(extra: str, data: DataConfig) -> SplitFiles:
+    place = Path(extra)
+    try:
+        return find_split(place.parent, place.name, data.src_lang, data.tgt_lang)
+    except DataError as error:
+        raise DataError(
+            f"data.extra is {extra}, but {error.message}",
+            hint="make these pairs, with scripts/diversify.py say, or go without them: --set data.extra=null",
+        ) from error
+
+
+def _hash_extra(files: SplitFiles) -> dict[str, str]:
+    return {f"{EXTRA}{name}": value for name, value in _hash_files({files.name: files}).items()}
 
 
 def _known_inputs(config: Config) -> Mapping[str, str] | None:
@@ -217,8 +249,12 @@ def _build(folder: Path, config: Config) -> None:
         _Side(Tokenizer(settings.tgt_lang, settings.tgt_pipeline), settings.tgt_lowercase),
     )
     source = _open_source(config)
+    training = [settings.train]
+    if settings.extra is not None:
+        training.append(extra_name(settings.train))
+        source = _with_extra(source, settings.extra, settings)
     evaluation = (settings.val, *source.tests)
-    sizes = _count_pairs(source, (settings.train, *evaluation), settings)
+    sizes = _count_pairs(source, (*training, *evaluation), settings)
     with scratch_file(beside=folder) as file:
         spool = Spool(file)
         for name, size in sizes.items():
@@ -234,7 +270,7 @@ def _build(folder: Path, config: Config) -> None:
             versions=_versions(),
             splits={
                 name: _encode_training(spool.read(name), spellings, config)
-                if name == settings.train
+                if name in training
                 else _encode(spool.read(name), spellings)
                 for name in sizes
             },
@@ -258,6 +294,15 @@ def _open_source(config: Config) -> _Source:
             return _captions_source(config)
         case _:
             return _folder_source(config)
+
+
+def _with_extra(source: _Source, extra: str, data: DataConfig) -> _Source:
+    files = _find_extra(extra, data)
+    return replace(
+        source,
+        files={**source.files, extra_name(data.train): files},
+        inputs={**source.inputs, **_hash_extra(files)},
+    )
 
 
 def _multi30k_source(config: Config) -> _Source:
@@ -328,9 +373,10 @@ def _count_pairs(source: _Source, names: Iterable[str], settings: DataConfig) ->
     sizes = {name: sum(1 for _ in source.read(name)) for name in names}
     for name, size in sizes.items():
         if not size:
+            files = source.files[name]
             raise DataError(
                 f"split {name} of {settings.source} is empty",
-                hint=f"put sentences into {name}.{settings.src_lang} and {name}.{settings.tgt_lang}",
+                hint=f"put sentences into {files.source.name} and {files.target.name}",
             )
     return sizes
 
@@ -385,8 +431,9 @@ def _encode_training(
 ) -> Iterator[SplitPart]:
     """Numbered pairs as ids, without those that have an empty or an over-long side."""
     max_tokens = config.data.max_tokens
-    any_kept = False
+    any_kept, name = False, ""
     for read in parts:
+        name = read.name
         words = _drop_empty(read)
         spelt = _spell(words, spellings)
         rows = spelt.rows_within(max_tokens)
@@ -404,7 +451,8 @@ def _encode_training(
         yield SplitPart(ids, counts, starts)
     if not any_kept:
         raise DataError(
-            f"every training pair has more than {max_tokens} tokens on a side", hint="raise data.max_tokens"
+            f"every pair of {name} is empty on a side or longer than {max_tokens} tokens",
+            hint="look at its text, or raise data.max_tokens",
         )
 
 

@@ -155,7 +155,13 @@ def _open_data(config: Config, ranks: Ranks) -> tuple[Config, PreparedData]:
     """The prepared data; the first rank makes it where needed, and the others wait."""
     if ranks.world > 1:
         ranks.first(lambda: open_or_prepare(config) and None)
-    return open_or_prepare(config)
+    adopted, data = open_or_prepare(config)
+    if config.data.extra and not data.extra:
+        raise ConfigError(
+            f"{data.folder} was prepared without data.extra ({config.data.extra})",
+            hint="name the text itself with --data, or set data.extra to null",
+        )
+    return adopted, data
 
 
 def _make_trainer(
@@ -179,6 +185,8 @@ def _make_trainer(
             subword_dropout=settings.subword_dropout,
             word_dropout=settings.word_dropout,
             rare_words=settings.rare_words,
+            extra_share=settings.extra_share,
+            extra_until=settings.first_risk_epoch,  # what a risk is measured against are references alone
             seed=config.seed,
         ),
         val.select(short),
@@ -188,6 +196,7 @@ def _make_trainer(
         run=run,
         hooks=_hooks(config, data, val, run, ranks),
         vocabulary_hash=data.vocabulary_hash,
+        extra=config.data.extra,
         ranks=ranks,
     )
     if ranks.is_first and len(short) < len(val):  # their loss may not fit into memory; BLEU is taken on all
@@ -271,7 +280,8 @@ def _flat(config: Config) -> dict[str, Any]:
 
 def _refuse_other_model(changed: Mapping[str, str], run: RunFolder) -> None:
     """Refuse to resume with other data, vocabulary or model settings, naming the keys."""
-    refused = [words for key, words in changed.items() if key.startswith(("data.", "vocabulary.", "model."))]
+    other = {key: words for key, words in changed.items() if key != "data.extra"}  # no part of the vocabulary
+    refused = [words for key, words in other.items() if key.startswith(("data.", "vocabulary.", "model."))]
     if refused:
         raise ConfigError(
             f"{run.path} cannot be resumed with other settings: {', '.join(refused)}",
@@ -300,9 +310,9 @@ def _resume(trainer: Trainer, run: RunFolder, changed: Mapping[str, str]) -> Non
 def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder, ranks: Ranks) -> Hooks:
     # read once: the folder may be made anew while training runs
     sources, references = data.sources(data.val), data.references(data.val)
-    shared = config.replace(
-        data=config.data.model_copy(update={"mirror": None})
-    )  # an address may hold a password
+    # an address may hold a password, and whoever scores the model needs no more than its text
+    shared = config.replace(data=config.data.model_copy(update={"mirror": None, "extra": None}))
+    extra = Path(config.data.extra).name if config.data.extra else None  # nor its place
 
     def quality(network: Transformer) -> Quality:
         score, translations = score_ids(network, val.src, references, data.tgt_vocabulary, config, ranks)
@@ -321,7 +331,11 @@ def _hooks(config: Config, data: PreparedData, val: Split, run: RunFolder, ranks
         provenance: dict[str, Any] = {
             "environment": environment(next(network.parameters()).device),
             "versions": dict(data.manifest.versions),
-            "data": {"source": Path(config.data.source).name, "hash": config.data_hash()},
+            "data": {
+                "source": Path(config.data.source).name,
+                "extra": extra,
+                "hash": config.data_hash(),
+            },
             "vocabulary_hash": data.vocabulary_hash,
             "step": state.step,
             "epoch": state.epoch,

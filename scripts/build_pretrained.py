@@ -4,8 +4,10 @@
                                                             best.yaml says, then build
     python scripts/build_pretrained.py --run runs/best      build from a run that is trained already
 
-The same command goes on with a training that was stopped. What is scored is the float16 model as it is
-shipped, on every split, greedy and with beam 5; the scores go into the model file and into its card.
+The extra pairs that best.yaml asks for are made first, where they are not there (scripts/diversify.py): by a
+model of the same two configs without them and with another seed, in runs/teacher, and by one of en-de.yaml.
+The same command goes on with a training that was stopped. What is scored is the float16 model as it is shipped,
+on every split, greedy and with beam 5; the scores go into the model file and into its card.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from diversify import wordings, write_pairs
 
 from nmt.config import Config, config_from_mapping, load_config
 from nmt.errors import ConfigError, NmtError
@@ -39,6 +43,8 @@ BEAMS = (1, 5)
 DRAFT = "float16.safetensors"
 CARD = "MODEL_CARD.md"
 START, END = "<!-- scores -->\n", "<!-- end -->"
+TEACHER_SEED = 3
+"""That of the model whose translations are learned from: another one than the shipped model's."""
 TERMS = (
     "learned from Multi30k, whose maintainers allow non-commercial research and education only; "
     "the MIT licence of nmt's code does not cover these weights"
@@ -48,15 +54,29 @@ Score = Mapping[str, Any]
 """One entry of the model file's `scores`: split, beam, name, value, signature."""
 
 
-def trained(stages: Sequence[Config]) -> Path:
+def make_extra(stages: Sequence[Config], reverse: Config) -> None:
+    """Make the last stage's extra pairs, where it has some that are not there, and train what that takes."""
+    data = stages[-1].data
+    if data.extra is None or all(
+        Path(f"{data.extra}.{lang}").exists() for lang in (data.src_lang, data.tgt_lang)
+    ):
+        return
+    without = [
+        stage.replace(seed=TEACHER_SEED, data=stage.data.model_copy(update={"extra": None}))
+        for stage in stages
+    ]
+    forward = trained(Path("runs/teacher"), without)
+    backward = trained(Path("runs", reverse.name), [reverse])
+    write_pairs(Path(data.extra), list(wordings(stages[-1], [forward], [backward])), stages[-1])
+
+
+def trained(run: Path, stages: Sequence[Config]) -> Path:
     """The best model of a run that each config goes on with where the one before it ended.
 
-    The run has the last one's name. It is begun, or gone on with in the stage that it stands in; a signal
-    that stops it ends the program.
+    It is begun, or gone on with in the stage that it stands in; a signal that stops it ends the program.
     """
     from nmt.train import train
 
-    run = Path("runs", stages[-1].name)
     saved = run / "config.yaml"
     training = load_config(saved).train if saved.exists() else None
     first = next((number for number, stage in enumerate(stages) if stage.train == training), 0)
@@ -147,6 +167,9 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         metavar="NAME",
         help=f"what to train, one after the other in one run: {' '.join(stages)}",
     )
+    parser.add_argument(
+        "--reverse", default="en-de.yaml", metavar="NAME", help="what translates targets back: en-de.yaml"
+    )
     parser.add_argument("--run", type=Path, metavar="DIR", help="a run that is trained already, in its place")
     parser.add_argument("--split", nargs="+", default=["all"], metavar="NAME", help="what to score on: all")
     parser.add_argument(
@@ -169,7 +192,8 @@ def main(words: Sequence[str]) -> int:
             model = resolve_model(arguments.run)
         else:
             stages = [with_mirror(load_config(name), arguments.mirror) for name in arguments.config]
-            model = trained(stages)
+            make_extra(stages, with_mirror(load_config(arguments.reverse), arguments.mirror))
+            model = trained(Path("runs", stages[-1].name), stages)
         file = build(model, arguments.split, arguments.mirror, arguments.out)
     except NmtError as error:
         print(error.message, *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)

@@ -83,7 +83,7 @@ def test_the_pieces_from_one_word_start_to_the_next_spell_the_words_of_the_kept_
         ("src", split.src.ids, data.src_vocabulary, "de"),
         ("tgt", split.tgt.ids, data.tgt_vocabulary, "en"),
     ):
-        words = np.split(ids, np.flatnonzero(data.word_starts(side))[1:])
+        words = np.split(ids, np.flatnonzero(data.word_starts("train", side))[1:])
         tokenizer = Tokenizer(language)
         expected = [token for pair in kept for token in tokenizer(pair[side == "tgt"])]
         assert ["".join(vocabulary.decode(word)) for word in words] == expected
@@ -163,7 +163,7 @@ def test_a_vocabulary_of_words_keeps_no_word_starts() -> None:
     data = prepare(config).data
     assert not list(data.folder.glob("*starts*"))
     with pytest.raises(DataError, match="whole words"):
-        data.word_starts("src")
+        data.word_starts("train", "src")
 
 
 def test_a_folder_of_an_older_format_is_made_anew(caplog: pytest.LogCaptureFixture) -> None:
@@ -222,6 +222,73 @@ def test_a_second_prepare_does_nothing_and_changed_inputs_or_settings_make_it_an
     assert again.fresh
     assert again.folder == first.folder
     assert again.data.manifest.counts["train"].pairs_read == 7
+
+
+def with_extra(config: Config, pairs: list[tuple[str, str]], place: str = "more/pairs") -> Config:
+    """The config with these pairs as extra ones."""
+    Path(place).parent.mkdir(exist_ok=True)
+    for side, lang in enumerate(("de", "en")):
+        Path(f"{place}.{lang}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
+    return config.replace(data=config.data.model_copy(update={"extra": place}))
+
+
+@pytest.mark.parametrize("vocabulary", [VocabularyConfig(size=60), VocabularyConfig(kind="word")])
+def test_extra_pairs_are_a_split_of_their_own_and_no_part_of_the_vocabulary(
+    vocabulary: VocabularyConfig,
+) -> None:
+    config = write_corpus(Path("corpus"), PAIRS).replace(vocabulary=vocabulary)
+    without = prepare(config).data
+    extra = [("Zwei Hunde.", "Two dogs."), ("", "Nothing."), ("Qualle", "jellyfish")]
+    made = prepare(with_extra(config, extra))
+    data = made.data
+    assert made.folder != without.folder
+    assert data.vocabulary_hash == without.vocabulary_hash
+    assert data.extra == "train+extra"
+    assert without.extra is None
+    counts = data.manifest.counts["train+extra"]
+    assert (counts.pairs_read, counts.pairs_kept, counts.dropped_empty) == (3, 2, 1)
+    split = data.split("train+extra")
+    assert detokenize(data.src_vocabulary.decode(split.src[0])) in (
+        "Zwei Hunde.",
+        "Zwei.",
+    )  # with an unknown word
+    assert len(data.split("train")) == len(PAIRS)
+    assert data.tests == without.tests
+    assert "train+extra" in made.table()
+    kept = {path.name: path.read_bytes() for path in without.folder.iterdir() if path.name != "manifest.json"}
+    assert kept.items() <= {path.name: path.read_bytes() for path in made.folder.iterdir()}.items()
+
+
+def test_changed_extra_pairs_are_prepared_anew_and_absent_ones_count_as_the_same() -> None:
+    config = with_extra(write_corpus(Path("corpus"), PAIRS), PAIRS[:2], "more/train")
+    assert prepare(config).fresh
+    assert not prepare(config).fresh
+    with_extra(config, PAIRS[:1], "more/train")
+    again = prepare(config)
+    assert again.fresh
+    assert again.data.manifest.counts["train+extra"].pairs_read == 1
+    Path("more").rename("moved")
+    assert not prepare(config).fresh
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (None, "data.extra is more/pairs, but more does not exist"),
+        ([], r"split train\+extra .* is empty"),
+        ([("", "x")], r"every pair of train\+extra is empty on a side or longer than 128 tokens"),
+    ],
+)
+def test_extra_pairs_that_cannot_be_had_are_refused(pairs: list[tuple[str, str]] | None, words: str) -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    if pairs is None:
+        config = config.replace(data=config.data.model_copy(update={"extra": "more/pairs"}))
+    else:
+        config = with_extra(config, pairs)
+    with pytest.raises(DataError, match=words) as raised:
+        prepare(config)
+    assert raised.value.hint
+    assert not Path("data").exists() or not list(Path("data").glob("[!.]*"))
 
 
 def test_train_prepares_anew_when_the_text_has_changed() -> None:

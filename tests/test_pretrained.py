@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from nmt.config import Config, load_config
+from nmt.data.corpus import read_lines
 from nmt.modelfile import SHIPPED, load_model, read_header, shipped_model
 from nmt.runtime import StopSignals
 from nmt.train import train
@@ -184,6 +185,41 @@ class AskedToStop(StopSignals):
         entered = super().__enter__()
         signal.raise_signal(signal.SIGTERM)
         return entered
+
+
+@pytest.mark.slow
+def test_extra_pairs_are_made_first_by_other_models_and_once(
+    builder: Any, out: Path, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tiny_config.data
+    stages = {
+        "first": (1, data),
+        "second": (2, data.model_copy(update={"extra": "made/pairs"})),
+        "back": (1, data.model_copy(update={"src_lang": data.tgt_lang, "tgt_lang": data.src_lang})),
+    }
+    for name, (epochs, text) in stages.items():
+        settings = tiny_config.train.model_copy(update={"epochs": epochs, "warmup_steps": 2})
+        config = tiny_config.replace(name=name, data=text, train=settings)
+        Path(f"{name}.yaml").write_text(config.to_yaml(), "utf-8")
+    command = ["--config", "first.yaml", "second.yaml", "--reverse", "back.yaml", "--out", str(out)]
+    command += ["--split", "val"]
+    assert builder.main(command) == 0
+
+    german, english = (read_lines(Path(f"made/pairs.{lang}")) for lang in ("de", "en"))
+    own = [read_lines(Path(data.source, f"train.{lang}")) for lang in ("de", "en")]
+    assert len(german) == len(english) == 2 * len(own[0])
+    assert german[: len(own[0])] == own[0]
+    assert english[len(own[0]) :] == own[1]
+    assert read_header(out / f"{SHIPPED}.safetensors")["provenance"]["data"]["extra"] == "pairs"
+    teacher = load_config("runs/teacher/config.yaml")
+    assert teacher.data.extra is None
+    assert teacher.seed != load_config("runs/second/config.yaml").seed
+    before = {
+        path: path.stat().st_mtime_ns for path in (*Path("made").iterdir(), *Path("runs/teacher").iterdir())
+    }
+    assert builder.main(command) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
 @pytest.mark.slow

@@ -20,10 +20,11 @@ from torch import Tensor
 from nmt.config import Config, DataConfig, ModelConfig, TrainConfig, VocabularyConfig, load_config
 from nmt.data.batching import Batch, make_batch, plan_batches, without_specials
 from nmt.data.corpus import Pair
+from nmt.data.dataset import open_prepared
 from nmt.data.text import detokenize
 from nmt.data.vocabulary import PAD
 from nmt.errors import CheckpointError, ConfigError, DataError, MachineError, RunError
-from nmt.modelfile import load_model
+from nmt.modelfile import load_model, read_header
 from nmt.prepare import prepare
 from nmt.train import draw_translations, train
 from nmt.training.risk import Drawn
@@ -175,7 +176,9 @@ def test_more_epochs_go_on_and_another_model_is_refused_naming_the_key(tiny_prep
         train(config.replace(model=SMALL.model_copy(update={"d_model": 64})), resume=True)
 
 
-@pytest.mark.parametrize("key", ["batch_tokens", "batch_sentences", "subword_dropout", "rare_words"])
+@pytest.mark.parametrize(
+    "key", ["batch_tokens", "batch_sentences", "subword_dropout", "rare_words", "extra_share"]
+)
 def test_within_an_epoch_what_makes_other_batches_is_refused_by_name(
     key: str, tiny_prepared: PreparedData
 ) -> None:
@@ -208,6 +211,70 @@ def test_behind_an_epoch_other_batches_go_through_and_other_settings_are_named(
     assert f"going on from step {steps[0]} of {steps[1]}" in caplog.text, (
         "the plan is that of the new batches"
     )
+
+
+def with_extra(config: Config, pairs: list[Pair]) -> Config:
+    """The config with these pairs as extra ones."""
+    Path("more").mkdir(exist_ok=True)
+    Path("more/pairs.de").write_text("".join(f"{pair.source}\n" for pair in pairs), "utf-8")
+    Path("more/pairs.en").write_text("".join(f"{pair.target}\n" for pair in pairs), "utf-8")
+    return config.replace(data=config.data.model_copy(update={"extra": "more/pairs"}))
+
+
+def test_a_run_goes_on_with_extra_pairs_and_its_model_is_scored_without_them(
+    caption_pairs: dict[str, list[Pair]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "nmt")
+    folder = write(Path("corpus"), caption_pairs["train"][:50])
+    train(small_config(folder, epochs=1))
+    more = with_extra(small_config(folder, epochs=2), caption_pairs["test"][:7])
+    model = train(more, resume=True).model
+    assert "data.extra (None there, 'more/pairs' now)" in caplog.text
+    assert "extra pairs: 7 beside 50" in caplog.text
+    header = read_header(model)
+    assert header["config"]["data"]["extra"] is None
+    assert header["provenance"]["data"]["extra"] == "pairs"
+    alone = train(small_config(folder, epochs=1), run_dir=Path("alone"))
+    train(small_config(folder, epochs=2), run_dir=alone.run_dir, resume=True)
+    weights = [
+        load_model(Path(run, "last.safetensors")).network.state_dict() for run in ("runs/small", "alone")
+    ]
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_extra_pairs_within_an_epoch_are_refused(caption_pairs: dict[str, list[Pair]]) -> None:
+    config = small_config(write(Path("corpus"), caption_pairs["train"][:50]), epochs=3, batch_tokens=300)
+    stop_in_step(3, config)
+    with pytest.raises(ConfigError, match=r"within an epoch.*data\.extra \(None there, 'more/pairs' now\)"):
+        train(with_extra(config, caption_pairs["test"][:7]), resume=True)
+
+
+def test_a_prepared_folder_without_the_extra_pairs_that_are_asked_for_is_refused(
+    tiny_prepared: PreparedData,
+) -> None:
+    data = DataConfig(source=str(tiny_prepared.folder), extra="more/pairs")
+    with pytest.raises(ConfigError, match=r"prepared without data\.extra \(more/pairs\)"):
+        train(small_config(tiny_prepared.folder).replace(data=data))
+
+
+def test_epochs_that_lower_the_risk_read_the_own_pairs_alone(
+    caption_pairs: dict[str, list[Pair]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[tuple[list[int], list[int]]]] = []
+    original = Trainer._train_epoch
+
+    def noting(self: Trainer, *arguments: object) -> None:
+        split = self.train(self.state.epoch)
+        read.append([(split.src[row].tolist(), split.tgt[row].tolist()) for row in range(len(split))])
+        original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "_train_epoch", noting)
+    folder = write(Path("corpus"), caption_pairs["train"][:50])
+    train(with_extra(small_config(folder, epochs=3, risk_epochs=1), caption_pairs["test"][:7]))
+    (prepared,) = (path.parent for path in Path("data").rglob("manifest.json"))
+    own = open_prepared(prepared).split("train")
+    stored = [(own.src[row].tolist(), own.tgt[row].tolist()) for row in range(len(own))]
+    assert [pairs == stored for pairs in read] == [False, False, True]
 
 
 def test_an_overwritten_run_is_only_deleted_when_the_new_one_can_begin(

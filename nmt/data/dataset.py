@@ -45,6 +45,11 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def __add__(self, other: Ragged) -> Ragged:
+        """These sentences and then those."""
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
+        return Ragged(np.concatenate([self.ids, other.ids]), offsets)
+
     def __getitem__(self, index: int) -> Ids:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
@@ -52,6 +57,11 @@ class Ragged:
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each sentence, without special tokens."""
         return np.diff(self.offsets)
+
+    def part(self, begin: int, end: int) -> Ragged:
+        """The sentences from `begin` up to `end`."""
+        first, last = self.offsets[begin], self.offsets[end]
+        return Ragged(self.ids[first:last], self.offsets[begin : end + 1] - first)
 
     def select(self, rows: Ids) -> Ragged:
         """The given sentences, in their order."""
@@ -86,6 +96,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def __add__(self, other: Split) -> Split:
+        """These pairs and then those, under the name of these."""
+        return Split(self.name, self.src + other.src, self.tgt + other.tgt)
 
     def rows_within(self, limit: int) -> npt.NDArray[np.int64]:
         """The rows that have at most `limit` tokens on either side."""
@@ -186,6 +200,11 @@ class PreparedData:
         return str(self.manifest.settings["data"]["train"])
 
     @property
+    def extra(self) -> str | None:
+        """Name of the split with more training pairs, or None where there are none."""
+        return extra_name(self.train) if self.manifest.settings["data"].get("extra") else None
+
+    @property
     def val(self) -> str:
         """Name of the validation split."""
         return str(self.manifest.settings["data"]["val"])
@@ -197,15 +216,16 @@ class PreparedData:
 
     def split(self, name: str) -> Split:
         """The ids of a split; raises DataError naming the known ones."""
-        self._known(name, (self.train, self.val, *self.tests))
+        extra = (self.extra,) if self.extra else ()
+        self._known(name, (self.train, *extra, self.val, *self.tests))
         return Split(name, *(_load_ragged(self.folder, f"{name}.{side}") for side in SIDES))
 
-    def word_starts(self, side: Literal["src", "tgt"]) -> Flags:
-        """Which ids of the training split's side open a word; DataError where each id is a word."""
-        path = self.folder / f"{self.train}.{side}.starts.npy"
+    def word_starts(self, name: str, side: Literal["src", "tgt"]) -> Flags:
+        """Which ids of a training split's side open a word; DataError where each id is a word."""
+        path = self.folder / f"{name}.{side}.starts.npy"
         if not path.is_file():
             raise DataError(f"{self.folder} tells no words from subwords: its vocabulary holds whole words")
-        split = self.split(self.train)
+        split = self.split(name)
         count = len((split.src if side == "src" else split.tgt).ids)
         return np.unpackbits(np.load(path, allow_pickle=False), count=count).astype(np.bool_)
 
@@ -226,6 +246,11 @@ class PreparedData:
                 hint="name one of these, or prepare it too with the same --config: nmt prepare --out DIR "
                 f"--set 'data.tests=[{', '.join((*self.tests, name))}]', and then name DIR with --data",
             )
+
+
+def extra_name(train: str) -> str:
+    """What data.extra's pairs are called beside the training split: like no split that has a file's name."""
+    return f"{train}+extra"
 
 
 def prepared_folder(config: Config, root: Path = Path("data")) -> Path:

@@ -1,4 +1,4 @@
-"""The training pairs as an epoch reads them: rare words in more places, other subwords, unknown tokens.
+"""The training pairs as an epoch reads them: with extra ones, rare words in more places, other subwords.
 
 What an epoch draws is a pure function of the seed and the epoch. The ways each distinct word may be cut are
 listed once (some seconds for Multi30k), so that an epoch costs a draw for each word and some indexing.
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,35 +31,51 @@ ALPHA = 0.2
 """A cut is drawn in proportion to its likelihood to this power: alpha of Kudo 2018, section 3.2."""
 
 # What a draw is for. None is 0: numpy pads seeds with zeros, and [seed, epoch] is that of the batches' plan.
-_SRC_SUBWORDS, _TGT_SUBWORDS, _SRC_UNKNOWN, _RARE_WORDS = 1, 2, 3, 4
+_SRC_SUBWORDS, _TGT_SUBWORDS, _SRC_UNKNOWN, _RARE_WORDS, _EXTRA = 1, 2, 3, 4, 5
 
 
 def training_pairs(
-    data: PreparedData, *, subword_dropout: float, word_dropout: float, rare_words: float, seed: int
+    data: PreparedData,
+    *,
+    subword_dropout: float,
+    word_dropout: float,
+    rare_words: float,
+    extra_share: float = 0.0,
+    extra_until: int = 0,
+    seed: int,
 ) -> Callable[[int], Split]:
     """The training split by epoch: a pure function of `seed` and the epoch.
 
     A share `rare_words` of the pairs have a rare word and its translation in place of a frequent one and its
-    (`nmt.data.rare_words`). Then, with probability `subword_dropout`, a word is cut into other subwords than
-    the stored ones, drawn from the unigram model (subword regularisation, Kudo 2018). A word that cannot be
-    cut otherwise stays as it is, and so does a sentence that would outgrow data.max_tokens; a side whose
-    vocabulary holds whole words is not cut. After that a source token is with probability `word_dropout` read
-    as `<unk>`. Where all three are 0 it is always the stored split itself.
+    (`nmt.data.rare_words`). Where the data has extra pairs, a share `extra_share` of the pairs is left out
+    before the epoch `extra_until`, and as many extra ones are drawn in their place. Then, with probability
+    `subword_dropout`, a word is cut into other subwords than the stored ones, drawn from the unigram model
+    (subword regularisation, Kudo 2018). A word that cannot be cut otherwise stays as it is, and so does a
+    sentence that would outgrow data.max_tokens; a side whose vocabulary holds whole words is not cut. After
+    that a source token is with probability `word_dropout` read as `<unk>`. Where all of this is 0 it is
+    always the stored split itself.
     """
-    stored = data.split(data.train)
-    if not subword_dropout and not word_dropout and not rare_words:
-        return lambda epoch: stored
+    names = [data.train, data.extra] if data.extra and extra_share else [data.train]
+    own, *others = map(data.split, names)
+    if not others and not subword_dropout and not word_dropout and not rare_words:
+        return lambda epoch: own
+    stored = functools.reduce(operator.add, others, own)  # each epoch reads some of its rows
+    if others:
+        log.info("extra pairs: %s beside %s (data.extra)", f"{len(stored) - len(own):,}", f"{len(own):,}")
     max_tokens = int(data.manifest.settings["data"]["max_tokens"])
+
+    def word_starts(side: Literal["src", "tgt"]) -> Flags:
+        return np.concatenate([data.word_starts(name, side) for name in names])
 
     @functools.cache
     def cuts() -> tuple[Cuts, Cuts]:  # made when an epoch first needs them
-        src = _cuts_of_side(stored.src, data.src_vocabulary, lambda: data.word_starts("src"))
-        return src, _cuts_of_side(stored.tgt, data.tgt_vocabulary, lambda: data.word_starts("tgt"))
+        src = _cuts_of_side(stored.src, data.src_vocabulary, lambda: word_starts("src"))
+        return src, _cuts_of_side(stored.tgt, data.tgt_vocabulary, lambda: word_starts("tgt"))
 
     @functools.cache
     def exchanges() -> Exchanges:
         src, tgt = cuts()
-        found = find_exchanges((src.words, tgt.words))
+        found = find_exchanges((src.words.part(0, len(own)), tgt.words.part(0, len(own))))
         if count := len(found.rare.row):
             log.info("rare words: %s have places in other sentences too (train.rare_words)", f"{count:,}")
         return found
@@ -66,22 +84,36 @@ def training_pairs(
         def random(purpose: int) -> np.random.Generator:
             return np.random.default_rng([seed, epoch, purpose])
 
-        src, tgt = stored.src, stored.tgt
+        rows = np.arange(len(own))
+        if others and epoch < extra_until:
+            rows = _with_extra(len(own), len(stored) - len(own), extra_share, random(_EXTRA))
         if subword_dropout or rare_words:
             of_src, of_tgt = cuts()
-            words = of_src.words, of_tgt.words
+            words = of_src.words.part(0, len(own)), of_tgt.words.part(0, len(own))
             if rare_words:
                 sizes = of_src.stored_lengths, of_tgt.stored_lengths
                 drawn = random(_RARE_WORDS)
                 words = exchanged(words, exchanges(), rare_words, drawn, tokens=sizes, max_tokens=max_tokens)
-            of_src, of_tgt = replace(of_src, words=words[0]), replace(of_tgt, words=words[1])
+            of_src, of_tgt = (
+                replace(cuts, words=(words + cuts.words.part(len(own), len(stored))).select(rows))
+                for cuts, words in zip((of_src, of_tgt), words, strict=True)
+            )
             src = cut_anew(of_src, subword_dropout, max_tokens, random(_SRC_SUBWORDS))
             tgt = cut_anew(of_tgt, subword_dropout, max_tokens, random(_TGT_SUBWORDS))
+        else:
+            src, tgt = stored.src.select(rows), stored.tgt.select(rows)
         if word_dropout:
             src = make_unknown(src, word_dropout, random(_SRC_UNKNOWN))
         return Split(stored.name, src, tgt)
 
     return pairs
+
+
+def _with_extra(own: int, extra: int, share: float, random: np.random.Generator) -> Indices:
+    """The rows of an epoch, where the extra pairs, each as often as any other, stand behind the own ones."""
+    count = round(share * own)
+    drawn = random.permutation(extra)[np.arange(count) % extra]
+    return np.concatenate([np.sort(random.permutation(own)[count:]), own + np.sort(drawn)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from nmt.data.dataset import Split
 from nmt.training.checkpoint import RunState
 from nmt.training.optimizer import learning_rate
 
-DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout", "rare_words")
+DECIDE_THE_BATCHES = ("batch_tokens", "batch_sentences", "subword_dropout", "rare_words", "extra_share")
 """The settings that the batches of any epoch follow from, beside the seed and those of the data."""
 
 
@@ -21,9 +21,9 @@ class Plan:
     What it says follows from settings, seed, sentence lengths and where the run stands.
     """
 
-    def __init__(self, settings: TrainConfig, seed: int, first: Split) -> None:
-        """first: the pairs as epoch 0 reads them."""
-        self.settings, self.seed = settings, seed
+    def __init__(self, settings: TrainConfig, seed: int, first: Split, *, extra: str | None = None) -> None:
+        """first: the pairs as epoch 0 reads them; extra: data.extra."""
+        self.settings, self.seed, self.extra = settings, seed, extra
         self._steps = self._risk_steps = len(self.batches(first, 0))  # of an epoch
         if settings.risk_epochs:
             self._risk_steps = len(self.batches(first, settings.first_risk_epoch))
@@ -54,7 +54,7 @@ class Plan:
         """The settings, by name, that an epoch's batches follow from."""
         decisive = {f"train.{key}": getattr(self.settings, key) for key in DECIDE_THE_BATCHES}
         samples = self.settings.risk_samples if self.at_risk(epoch) else 0
-        return {"seed": self.seed, **decisive, "train.risk_samples": samples}
+        return {"seed": self.seed, "data.extra": self.extra, **decisive, "train.risk_samples": samples}
 
     def changes(self, before: Mapping[str, Any], epoch: int) -> list[str]:
         """What decides an epoch's batches and was otherwise before, with both values."""

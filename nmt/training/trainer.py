@@ -187,15 +187,16 @@ class Trainer:
         run: RunFolder,
         hooks: Hooks,
         vocabulary_hash: str = "",
+        extra: str | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """train: the pairs as epoch 0, 1, … reads them."""
+        """train: the pairs as epoch 0, 1, … reads them; extra: what data.extra is, which they follow from."""
         self.network, self.train, self.val, self.settings = network, train, val, settings
         self.seed, self.run, self.hooks, self.ranks = seed, run, hooks, ranks
         self.device = next(network.parameters()).device
         self.stepper = Stepper(network, settings, seed=seed, precision=precision, ranks=ranks)
         self.snapshots = Snapshots(run.checkpoints / "validated", settings.average_checkpoints)
-        self.plan = Plan(settings, seed, train(0))
+        self.plan = Plan(settings, seed, train(0), extra=extra)
         self.state = RunState(vocabulary_hash=vocabulary_hash, batches=self.plan.decided_by(0))
         self._metrics: Metrics | None = None  # of rank 0, while it trains
         self._spent = Stopwatch()

@@ -33,8 +33,8 @@ def parts_of(data: PreparedData, name: str, rows: int) -> Iterator[SplitPart]:
         if name == data.train:
             src, tgt = split.src.offsets, split.tgt.offsets
             starts = (
-                data.word_starts("src")[src[begin] : src[end]],
-                data.word_starts("tgt")[tgt[begin] : tgt[end]],
+                data.word_starts("train", "src")[src[begin] : src[end]],
+                data.word_starts("train", "tgt")[tgt[begin] : tgt[end]],
             )
         yield SplitPart(part, SplitCounts.of(part, pairs_read=len(part)), starts)
 
@@ -94,7 +94,7 @@ def test_where_words_start_is_packed_into_a_bit_an_id(tiny_prepared: PreparedDat
         ("src", tiny_prepared.split("train").src),
         ("tgt", tiny_prepared.split("train").tgt),
     ):
-        starts = tiny_prepared.word_starts(side)
+        starts = tiny_prepared.word_starts("train", side)
         assert starts.shape == ragged.ids.shape
         assert starts[ragged.offsets[:-1]].all()
         assert 0 < starts.sum() < len(starts)

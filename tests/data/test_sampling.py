@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from nmt.config import Config
 from nmt.data import sampling
 from nmt.data.dataset import PreparedData, Ragged, Split
 from nmt.data.sampling import cut_anew, find_cuts, training_pairs
 from nmt.data.vocabulary import UNK, SubwordVocabulary, WordVocabulary, build_subword_vocabulary
+from nmt.prepare import prepare
 
 ROOT = Path(sampling.__file__).parents[2]
 SIDES = ("src", "tgt")
@@ -43,7 +45,7 @@ def sentences(side: Ragged) -> list[list[int]]:
 
 def stored_words(data: PreparedData, side: str) -> list[Words]:
     """Each sentence as words, each word as its ids."""
-    ragged, starts = side_of(data.split("train"), side), data.word_starts(side)
+    ragged, starts = side_of(data.split("train"), side), data.word_starts("train", side)
     rows = []
     for begin, end in pairwise(ragged.offsets.tolist()):
         cuts = [i for i in range(begin, end) if starts[i]] + [end]
@@ -339,3 +341,82 @@ def test_the_asked_share_of_source_tokens_is_unknown_and_all_else_as_without(
     assert abs(np.concatenate(hidden).mean() - share) <= 4 * sigma
     stored = tiny_prepared.split("train")
     assert UNK not in stored.src.ids  # nothing was written into the stored ids
+
+
+# extra pairs
+
+
+@pytest.fixture
+def with_extra(tiny_config: Config, tiny_folder: Path, tmp_path: Path) -> PreparedData:
+    """`tiny_prepared` with some of its own test pairs as extra ones."""
+    for language in ("de", "en"):
+        lines = (tiny_folder / f"test.{language}").read_text("utf-8").splitlines(keepends=True)
+        (tmp_path / f"more.{language}").write_text("".join(lines[:10]), "utf-8")
+    data = tiny_config.data.model_copy(update={"extra": str(tmp_path / "more")})
+    return prepare(tiny_config.replace(data=data), out=tmp_path / "data").data
+
+
+def texts(data: PreparedData, split: Split) -> list[str]:
+    """Each pair as text, whatever subwords it is cut into."""
+    sides = ((split.src, data.src_vocabulary), (split.tgt, data.tgt_vocabulary))
+    return [
+        " = ".join("".join(words) for words in pair)
+        for pair in zip(
+            *([vocabulary.decode(ids) for ids in sentences(side)] for side, vocabulary in sides), strict=True
+        )
+    ]
+
+
+@pytest.mark.parametrize("subword_dropout", [0.0, 0.5])
+def test_extra_pairs_take_the_place_of_a_share_of_the_others_until_their_last_epoch(
+    subword_dropout: float, with_extra: PreparedData
+) -> None:
+    data, share = with_extra, 0.25
+    assert data.extra is not None
+    own, extra = texts(data, data.split(data.train)), texts(data, data.split(data.extra))
+    assert len(set(extra)) == 10
+    assert not set(own) & set(extra)
+    pairs = training_pairs(
+        data,
+        subword_dropout=subword_dropout,
+        word_dropout=0.0,
+        rare_words=0.0,
+        extra_share=share,
+        extra_until=2,
+        seed=1,
+    )
+    wanted = round(share * len(own))
+    first, second, last = (texts(data, pairs(epoch)) for epoch in range(3))
+    for drawn in (first, second):
+        assert len(drawn) == len(own)
+        assert not Counter(drawn[: len(own) - wanted]) - Counter(own)  # each of them once at most
+        found = Counter(drawn[len(own) - wanted :])
+        assert set(found) <= set(extra)
+        assert set(found.values()) <= {wanted // 10, -(-wanted // 10)}  # each as often as any other
+    assert set(first) != set(second)
+    assert last == own
+
+
+def test_rare_words_stand_in_the_own_pairs_alone(with_extra: PreparedData) -> None:
+    data = with_extra
+    assert data.extra is not None
+    pairs = training_pairs(
+        data,
+        subword_dropout=0.0,
+        word_dropout=0.0,
+        rare_words=0.3,
+        extra_share=0.25,
+        extra_until=1,
+        seed=1,
+    )
+    own, extra = texts(data, data.split(data.train)), texts(data, data.split(data.extra))
+    wanted = round(0.25 * len(own))
+    drawn = texts(data, pairs(0))
+    assert set(drawn[len(own) - wanted :]) <= set(extra)
+    changed = set(drawn[: len(own) - wanted]) - set(own)
+    assert 0 < len(changed) <= 0.3 * len(own)
+
+
+def test_without_a_share_extra_pairs_are_not_read(with_extra: PreparedData) -> None:
+    plain = training_pairs(with_extra, subword_dropout=0.0, word_dropout=0.0, rare_words=0.0, seed=1)
+    assert digest(plain(0)) == digest(with_extra.split("train"))
