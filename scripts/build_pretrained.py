@@ -6,8 +6,8 @@
 
 The extra pairs that best.yaml asks for are made first, where they are not there (scripts/diversify.py): by a
 model of the same two configs without them and with another seed, in runs/teacher, and by one of en-de.yaml.
-The same command goes on with a training that was stopped. What is scored is the float16 model as it is shipped,
-on every split, greedy and with beam 5; the scores go into the model file and into its card.
+The same command goes on with a training that was stopped. What is scored is the float16 model as it is
+shipped, on every split, greedy and with beam 5; the scores go into the model file and into its card.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The README is true: its commands run, its files exist, its table of settings is the schema's.
 
 Lines of a block that begin with `$ ` are commands, the others are their output; a block without `$ ` is all
-commands. They run one after another in one folder. Multi30k is real where NMT_MULTI30K names its folder, else
-captions stand in for it; models are tiny and take two steps.
+commands. They run one after another in one folder, where captions stand in for Multi30k; models are tiny and
+take ten steps at most.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -29,7 +30,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 TINY = """
 model: {encoder_layers: 1, decoder_layers: 1, d_model: 32, heads: 4, feed_forward: 64}
-train: {max_steps: 2}
+train: {epochs: 1, max_steps: 10}
 """
 SETUP = ("py", ".venv\\Scripts\\python", ".venv/bin/python", "python3", "make")
 """Commands that set up an environment: what they name is checked, and they are not run."""
@@ -126,11 +127,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, caption_pairs: dict[str, li
     tests = dict.fromkeys(split_names(), caption_pairs["test"][:10])
     stand_in = {"train": caption_pairs["train"][:300], "val": caption_pairs["val"][:10], **tests}
     write_text(folder / "standin", stand_in, "de", compress=True)
-    real = os.environ.get("NMT_MULTI30K")
-    text = f"data: {{mirror: {real}}}" if real else "data: {source: standin}\nvocabulary: {size: 400}"
+    text = "data: {source: standin}\nvocabulary: {size: 400}"
     (folder / "base.yaml").write_text(f"extends: {shipped_configs() / 'base.yaml'}\n{text}\n{TINY}", "utf-8")
-    best = (shipped_configs() / "best.yaml").read_text("utf-8")
-    (folder / "best.yaml").write_text(f"{best}\n  max_steps: 3\n", "utf-8")  # goes on with the base.yaml here
+    for name in ("best.yaml", "en-de.yaml"):  # what they extend is the base.yaml here
+        shutil.copy(shipped_configs() / name, folder)
+    (folder / "scripts").symlink_to(ROOT / "scripts")
     for block in blocks("yaml"):
         name = re.match(r"# (\S+\.yaml)\n", block)
         if name:
@@ -151,11 +152,12 @@ def write_text(folder: Path, splits: dict[str, list[Pair]], src_lang: str, *, co
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """One in which `nmt` is the checkout's."""
-    script = tmp_path / "bin" / "nmt"
-    script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nmt "$@"\n')
-    script.chmod(0o755)
+    """One in which `nmt` is the checkout's, and `python` that of these tests."""
+    for name, program in (("nmt", f'"{sys.executable}" -m nmt'), ("python", f'"{sys.executable}"')):
+        script = tmp_path / "bin" / name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+        script.chmod(0o755)
     path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
     cache = str(tmp_path / "cache")
     own = {"PYTHONPATH": str(ROOT), "PATH": path, "NMT_CACHE": cache, "OMP_NUM_THREADS": "1"}
