@@ -184,7 +184,7 @@ def run_folder(tiny_model: Model, tmp_path: Path) -> Path:
         **tiny_model.provenance,
         "step": 1234,
         "epoch": 7,
-        "data": {"source": "captions", "hash": "0123abcd"},
+        "data": {"source": "captions", "extra": "pairs", "hash": "0123abcd"},
         "best": {"bleu": 12.345, "loss": 1.5, "step": 1200},
         "environment": {"nmt": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "device": "cpu, 2 threads"},
     }
@@ -224,7 +224,7 @@ def test_a_run_folder_is_its_best_model_with_history_and_its_own_scores(
     text = str(inspection)
     for words in (
         "step 1,234, epoch 7",
-        "captions (0123abcd)",
+        "captions with pairs (0123abcd)",
         "BLEU 12.35",
         "torch 2.13.0",
         "nrefs:1|tok:13a",

@@ -95,8 +95,8 @@ def training_pairs(
                 drawn = random(_RARE_WORDS)
                 words = exchanged(words, exchanges(), rare_words, drawn, tokens=sizes, max_tokens=max_tokens)
             of_src, of_tgt = (
-                replace(cuts, words=(words + cuts.words.part(len(own), len(stored))).select(rows))
-                for cuts, words in zip((of_src, of_tgt), words, strict=True)
+                replace(side, words=(of_own + side.words.part(len(own), len(stored))).select(rows))
+                for side, of_own in zip((of_src, of_tgt), words, strict=True)
             )
             src = cut_anew(of_src, subword_dropout, max_tokens, random(_SRC_SUBWORDS))
             tgt = cut_anew(of_tgt, subword_dropout, max_tokens, random(_TGT_SUBWORDS))
