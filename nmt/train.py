@@ -186,7 +186,6 @@ def _make_trainer(
             word_dropout=settings.word_dropout,
             rare_words=settings.rare_words,
             extra_share=settings.extra_share,
-            extra_until=settings.first_risk_epoch,  # what a risk is measured against are references alone
             seed=config.seed,
         ),
         val.select(short),

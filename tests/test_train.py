@@ -20,7 +20,6 @@ from torch import Tensor
 from nmt.config import Config, DataConfig, ModelConfig, TrainConfig, VocabularyConfig, load_config
 from nmt.data.batching import Batch, make_batch, plan_batches, without_specials
 from nmt.data.corpus import Pair
-from nmt.data.dataset import open_prepared
 from nmt.data.text import detokenize
 from nmt.data.vocabulary import PAD
 from nmt.errors import CheckpointError, ConfigError, DataError, MachineError, RunError
@@ -255,26 +254,6 @@ def test_a_prepared_folder_without_the_extra_pairs_that_are_asked_for_is_refused
     data = DataConfig(source=str(tiny_prepared.folder), extra="more/pairs")
     with pytest.raises(ConfigError, match=r"prepared without data\.extra \(more/pairs\)"):
         train(small_config(tiny_prepared.folder).replace(data=data))
-
-
-def test_epochs_that_lower_the_risk_read_the_own_pairs_alone(
-    caption_pairs: dict[str, list[Pair]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[list[tuple[list[int], list[int]]]] = []
-    original = Trainer._train_epoch
-
-    def noting(self: Trainer, *arguments: object) -> None:
-        split = self.train(self.state.epoch)
-        read.append([(split.src[row].tolist(), split.tgt[row].tolist()) for row in range(len(split))])
-        original(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Trainer, "_train_epoch", noting)
-    folder = write(Path("corpus"), caption_pairs["train"][:50])
-    train(with_extra(small_config(folder, epochs=3, risk_epochs=1), caption_pairs["test"][:7]))
-    (prepared,) = (path.parent for path in Path("data").rglob("manifest.json"))
-    own = open_prepared(prepared).split("train")
-    stored = [(own.src[row].tolist(), own.tgt[row].tolist()) for row in range(len(own))]
-    assert [pairs == stored for pairs in read] == [False, False, True]
 
 
 def test_an_overwritten_run_is_only_deleted_when_the_new_one_can_begin(

@@ -41,19 +41,17 @@ def training_pairs(
     word_dropout: float,
     rare_words: float,
     extra_share: float = 0.0,
-    extra_until: int = 0,
     seed: int,
 ) -> Callable[[int], Split]:
     """The training split by epoch: a pure function of `seed` and the epoch.
 
     A share `rare_words` of the pairs have a rare word and its translation in place of a frequent one and its
-    (`nmt.data.rare_words`). Where the data has extra pairs, a share `extra_share` of the pairs is left out
-    before the epoch `extra_until`, and as many extra ones are drawn in their place. Then, with probability
-    `subword_dropout`, a word is cut into other subwords than the stored ones, drawn from the unigram model
-    (subword regularisation, Kudo 2018). A word that cannot be cut otherwise stays as it is, and so does a
-    sentence that would outgrow data.max_tokens; a side whose vocabulary holds whole words is not cut. After
-    that a source token is with probability `word_dropout` read as `<unk>`. Where all of this is 0 it is
-    always the stored split itself.
+    (`nmt.data.rare_words`). Where the data has extra pairs, a share `extra_share` of the pairs is left
+    out, and as many extra ones are drawn in their place. Then, with probability `subword_dropout`, a word is
+    cut into other subwords than the stored ones, drawn from the unigram model (subword regularisation, Kudo
+    2018). A word that cannot be cut otherwise stays as it is, and so does a sentence that would outgrow
+    data.max_tokens; a side whose vocabulary holds whole words is not cut. After that a source token is with
+    probability `word_dropout` read as `<unk>`. Where all of this is 0 it is always the stored split itself.
     """
     names = [data.train, data.extra] if data.extra and extra_share else [data.train]
     own, *others = map(data.split, names)
@@ -85,7 +83,7 @@ def training_pairs(
             return np.random.default_rng([seed, epoch, purpose])
 
         rows = np.arange(len(own))
-        if others and epoch < extra_until:
+        if others:
             rows = _with_extra(len(own), len(stored) - len(own), extra_share, random(_EXTRA))
         if subword_dropout or rare_words:
             of_src, of_tgt = cuts()
