@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diversify import wordings, write_pairs
+from diversify import with_mirror, wordings, write_pairs
 
 from nmt.config import Config, config_from_mapping, load_config
 from nmt.errors import ConfigError, NmtError
@@ -149,11 +149,6 @@ def build(model: Path, splits: Sequence[str], mirror: str | None, out: Path) -> 
     write_whole(card, filled(card.read_text("utf-8"), scores).encode())
     draft.unlink()
     return file
-
-
-def with_mirror(config: Config, mirror: str | None) -> Config:
-    """The config with another place to take Multi30k's files from, if one is named."""
-    return config.replace(data=config.data.model_copy(update={"mirror": mirror})) if mirror else config
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:

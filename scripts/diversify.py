@@ -73,6 +73,11 @@ def write_pairs(place: Path, pairs: Sequence[Pair], config: Config) -> None:
         write_whole(file, "".join(f"{line}\n" for line in lines).encode())
 
 
+def with_mirror(config: Config, mirror: str | None) -> Config:
+    """The config with another place to take Multi30k's files from, if one is named."""
+    return config.replace(data=config.data.model_copy(update={"mirror": mirror})) if mirror else config
+
+
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Make other wordings of the training pairs.")
@@ -107,9 +112,7 @@ def main(words: Sequence[str]) -> int:
     try:
         if not arguments.forward and not arguments.reverse:
             raise ConfigError("no model is named", hint="--forward MODEL, --reverse MODEL or both")
-        config = load_config(arguments.config)
-        if arguments.mirror:
-            config = config.replace(data=config.data.model_copy(update={"mirror": arguments.mirror}))
+        config = with_mirror(load_config(arguments.config), arguments.mirror)
         made = list(wordings(config, arguments.forward, arguments.reverse, device=arguments.device))
         write_pairs(arguments.out, made, config)
     except NmtError as error:
