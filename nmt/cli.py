@@ -809,11 +809,13 @@ def _prepared_for(model: Path | None, data: str | None, config: str | None) -> P
     from nmt.prepare import open_or_prepare
 
     if config is not None or model is None:
-        return open_or_prepare(load_config(config or BASE_CONFIG, source=data))[1]
-    trained = config_from_mapping(read_header(model)["config"], str(model))
-    if data is not None:
-        trained = trained.replace(data=trained.data.model_copy(update={"source": data}))
-    return open_or_prepare(trained)[1]
+        wanted = load_config(config or BASE_CONFIG, source=data)
+    else:
+        wanted = config_from_mapping(read_header(model)["config"], str(model))
+        if data is not None:
+            wanted = wanted.replace(data=wanted.data.model_copy(update={"source": data}))
+    # what is scored has no need of extra training pairs
+    return open_or_prepare(wanted.replace(data=wanted.data.model_copy(update={"extra": None})))[1]
 
 
 def _sentences(texts: Sequence[str]) -> list[str]:

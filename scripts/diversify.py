@@ -1,7 +1,7 @@
 """Make more training pairs from the ones there are: other wordings of them, by models trained on them.
 
     python scripts/diversify.py --forward runs/teacher --reverse runs/en-de --out wordings/train
-    nmt train --config best.yaml --set data.extra=wordings/train
+    nmt train --config best.yaml --run-dir runs/base --resume
 
 A forward model translates the training sources, and its translations take the place of the targets; a reverse
 model translates the targets back, and its translations take the place of the sources (data diversification,

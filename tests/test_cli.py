@@ -748,6 +748,22 @@ def test_a_reference_one_line_short_is_refused_with_both_counts(
     assert "has 29" in err
 
 
+def test_scoring_by_a_config_needs_none_of_its_extra_pairs(
+    tiny_model_path: Path,
+    tiny_config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nmt_here: Callable[..., Answer],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tiny_config.data.model_copy(update={"extra": "nowhere/pairs"})
+    Path("mine.yaml").write_text(tiny_config.replace(data=data).to_yaml(), "utf-8")
+    named = ("--model", tiny_model_path, "--config", "mine.yaml", "--split", "val")
+    code, out, err = nmt_here("evaluate", *named, "--out", tmp_path)
+    assert code == 0, err
+    assert "val: BLEU" in out
+
+
 def test_evaluate_takes_several_splits_models_and_another_search(
     tiny_model_path: Path, tiny_prepared: PreparedData, tmp_path: Path, nmt_here: Callable[..., Answer]
 ) -> None:
