@@ -20,10 +20,8 @@ from nmt.config import Config, load_config
 from nmt.data.corpus import Pair
 from nmt.errors import ConfigError, NmtError
 from nmt.files import write_whole
-from nmt.modelfile import read_header, resolve_model
 from nmt.prepare import training_text
 from nmt.runtime import spare_the_machine
-from nmt.translate import Translator
 
 log = logging.getLogger("nmt")
 
@@ -47,6 +45,8 @@ def wordings(
 
 
 def _check_languages(path: Path, wanted: tuple[str, ...]) -> None:
+    from nmt.modelfile import read_header, resolve_model
+
     data = read_header(resolve_model(path))["config"]["data"]
     if (data["src_lang"], data["tgt_lang"]) != wanted:
         raise ConfigError(
@@ -56,6 +56,8 @@ def _check_languages(path: Path, wanted: tuple[str, ...]) -> None:
 
 
 def _translations(path: Path, lines: Sequence[str], device: str) -> Iterator[str]:
+    from nmt.translate import Translator
+
     for number, translation in enumerate(Translator.load(path, device=device).stream(lines, beam=1), 1):
         if number % 5000 == 0 or number == len(lines):
             log.info("%s of %s lines", f"{number:,}", f"{len(lines):,}")
@@ -108,7 +110,7 @@ def main(words: Sequence[str]) -> int:
     arguments = parsed(words)
     logging.basicConfig(format="%(message)s")
     log.setLevel(logging.INFO)
-    spare_the_machine()
+    spare_the_machine()  # as the nmt command does, before torch is imported
     try:
         if not arguments.forward and not arguments.reverse:
             raise ConfigError("no model is named", hint="--forward MODEL, --reverse MODEL or both")

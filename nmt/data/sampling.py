@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -57,7 +56,7 @@ def training_pairs(
     own, *others = map(data.split, names)
     if not others and not subword_dropout and not word_dropout and not rare_words:
         return lambda epoch: own
-    stored = functools.reduce(operator.add, others, own)  # each epoch reads some of its rows
+    stored = own + others[0] if others else own  # each epoch reads some of its rows
     if others:
         log.info("extra pairs: %s beside %s (data.extra)", f"{len(stored) - len(own):,}", f"{len(own):,}")
     max_tokens = int(data.manifest.settings["data"]["max_tokens"])
