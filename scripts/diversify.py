@@ -20,7 +20,7 @@ from nmt.config import Config, load_config
 from nmt.data.corpus import Pair
 from nmt.errors import ConfigError, NmtError
 from nmt.files import write_whole
-from nmt.prepare import training_text
+from nmt.modelfile import read_header, resolve_model
 from nmt.runtime import spare_the_machine
 
 log = logging.getLogger("nmt")
@@ -33,6 +33,8 @@ def wordings(
 
     Raises ConfigError for a model of other languages, before the first one translates.
     """
+    from nmt.prepare import training_text
+
     languages = config.data.src_lang, config.data.tgt_lang
     for path in (*forward, *reverse):
         _check_languages(path, languages if path in forward else languages[::-1])
@@ -45,8 +47,6 @@ def wordings(
 
 
 def _check_languages(path: Path, wanted: tuple[str, ...]) -> None:
-    from nmt.modelfile import read_header, resolve_model
-
     data = read_header(resolve_model(path))["config"]["data"]
     if (data["src_lang"], data["tgt_lang"]) != wanted:
         raise ConfigError(
