@@ -62,8 +62,11 @@ SMALLER_BATCHES = "train with a lower train.batch_tokens, or translate fewer or 
 
 
 @contextmanager
-def _exits() -> Iterator[None]:
-    """Turn what went wrong into one message, one hint and an exit code; a bug keeps its traceback."""
+def exits() -> Iterator[None]:
+    """Turn what goes wrong into one message, one hint and an exit code; a bug keeps its traceback.
+
+    The scripts end by it too.
+    """
     try:
         yield
     except AnotherRankError:
@@ -88,7 +91,7 @@ def _leave(code: int, message: str | None = None, hint: str | None = None) -> No
             print(f"error: {message}" if code == MENDABLE else message, file=sys.stderr)
         if hint is not None:
             print(f"hint: {hint}", file=sys.stderr)
-    raise typer.Exit(code)
+    raise SystemExit(code)
 
 
 def _drop_broken_output() -> None:
@@ -115,11 +118,11 @@ class _Commands(TyperGroup):
     """The group of all commands: what goes wrong anywhere in it is met here."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        with _exits():
+        with exits():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        with _exits():
+        with exits():
             return super().invoke(ctx)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt.errors import NmtError
+from nmt.cli import exits
 from nmt.runtime import spare_the_machine
 
 if TYPE_CHECKING:
@@ -115,28 +115,24 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def main(words: Sequence[str]) -> int:
-    """Measure, print, save; 2 where a user can mend what is wrong."""
+def main(words: Sequence[str]) -> None:
+    """Measure, print, save."""
     arguments = parsed(words)
     spare_the_machine()  # as the nmt command does, before torch is imported
     from benchmarks.base import machine, opened
 
-    try:
+    with exits():
         with tempfile.TemporaryDirectory() as folder:
             bench = opened(arguments, Path(folder))
             facts = machine(bench)
             print("\n".join(f"{name}: {value}" for name, value in facts.items()), end="\n\n", flush=True)
             sections = measured(bench, chosen(arguments))
-    except NmtError as error:
-        print(f"{error}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
-        return 2
-    print(table(sections))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {"machine": facts} | {section.name: section.to_dict() for section in sections}
-    arguments.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"\nsaved: {arguments.out}")
-    return 0
+        print(table(sections))
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        report = {"machine": facts} | {section.name: section.to_dict() for section in sections}
+        arguments.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"\nsaved: {arguments.out}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

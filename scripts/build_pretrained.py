@@ -23,8 +23,9 @@ from typing import Any
 
 from diversify import with_mirror, wordings, write_pairs
 
+from nmt.cli import exits
 from nmt.config import Config, config_from_mapping, load_config
-from nmt.errors import ConfigError, NmtError
+from nmt.errors import ConfigError
 from nmt.files import write_whole
 from nmt.modelfile import (
     SHIPPED,
@@ -177,13 +178,13 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def main(words: Sequence[str]) -> int:
-    """Train and build; 2 where a user can mend what is wrong."""
+def main(words: Sequence[str]) -> None:
+    """Train and build."""
     arguments = parsed(words)
     logging.basicConfig(format="%(message)s")
     log.setLevel(logging.INFO)
     spare_the_machine()
-    try:
+    with exits():
         if arguments.run:
             model = resolve_model(arguments.run)
         else:
@@ -194,12 +195,8 @@ def main(words: Sequence[str]) -> int:
             make_extra(stages, with_mirror(load_config(arguments.reverse), arguments.mirror))
             model = trained(Path("runs", stages[-1].name), stages)
         file = build(model, arguments.split, arguments.mirror, arguments.out)
-    except NmtError as error:
-        print(error.message, *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
-        return 2
-    print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
-    return 0
+        print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

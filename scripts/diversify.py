@@ -16,9 +16,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from nmt.cli import exits
 from nmt.config import Config, load_config
 from nmt.data.corpus import Pair
-from nmt.errors import ConfigError, NmtError
+from nmt.errors import ConfigError
 from nmt.files import write_whole
 from nmt.modelfile import read_header, resolve_model
 from nmt.runtime import spare_the_machine
@@ -105,24 +106,20 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def main(words: Sequence[str]) -> int:
-    """Translate and write; 2 where a user can mend what is wrong."""
+def main(words: Sequence[str]) -> None:
+    """Translate and write."""
     arguments = parsed(words)
     logging.basicConfig(format="%(message)s")
     log.setLevel(logging.INFO)
     spare_the_machine()  # as the nmt command does, before torch is imported
-    try:
+    with exits():
         if not arguments.forward and not arguments.reverse:
             raise ConfigError("no model is named", hint="--forward MODEL, --reverse MODEL or both")
         config = with_mirror(load_config(arguments.config), arguments.mirror)
         made = list(wordings(config, arguments.forward, arguments.reverse, device=arguments.device))
         write_pairs(arguments.out, made, config)
-    except NmtError as error:
-        print(error.message, *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
-        return 2
-    print(f"{arguments.out}: {len(made):,} pairs")
-    return 0
+        print(f"{arguments.out}: {len(made):,} pairs")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -26,8 +26,9 @@ from typing import Any
 from experiments.grid import Grid, Run, Scoring, planned, read_grid
 from experiments.results import Row, append, by_name_and_seed, draw, table, told
 
+from nmt.cli import exits
 from nmt.config import Config, load_config
-from nmt.errors import ConfigError, NmtError
+from nmt.errors import ConfigError
 from nmt.runtime import StopSignals, exit_code
 from nmt.training.tracking import read_events
 
@@ -197,11 +198,11 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def main(words: Sequence[str]) -> int:
-    """Carry out a grid, or show its results; 2 where a user can mend what is wrong."""
+    """Carry out a grid, or show its results; the exit code."""
     arguments = parsed(words)
     path: Path = arguments.grid
     out: Path = arguments.out or Path("runs/experiments") / path.stem
-    try:
+    with exits():
         grid = read_grid(path)
         runs = planned(path, grid)
         names = list(dict.fromkeys(run.name for run in runs))
@@ -216,11 +217,6 @@ def main(words: Sequence[str]) -> int:
         if arguments.plot:
             draw(runs, out, out / PICTURE)
             say(f"drawn: {out / PICTURE}")
-    except NmtError as error:
-        say(f"{error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
-        return 2
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

@@ -213,3 +213,10 @@ assert not heavy, heavy
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
     assert answer.returncode == 0, answer.stderr
     assert "--help" in answer.stdout
+
+
+@pytest.mark.parametrize("name", ["benchmark", "build_pretrained", "diversify"])
+def test_a_script_makes_the_machine_ready_before_it_loads_torch(name: str) -> None:
+    code = f"import sys; sys.path.insert(0, 'scripts'); import {name}; assert 'torch' not in sys.modules"
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
+    assert answer.returncode == 0, answer.stderr

@@ -156,23 +156,29 @@ def test_a_mistake_exits_with_2_and_a_hint(
 ) -> None:
     path = tmp_path / "grid.yaml"
     path.write_text("runs: {a: {}, b: {}}")
-    assert script("experiment").main([str(path), "--only", "a", "c", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == f"{path} has no run c\nhint: it has a, b\n"
-    assert script("experiment").main([str(tmp_path / "none.yaml")]) == 2
+    with pytest.raises(SystemExit, match=r"^2$"):
+        script("experiment").main([str(path), "--only", "a", "c", "--out", str(tmp_path / "out")])
+    assert capsys.readouterr().err == f"error: {path} has no run c\nhint: it has a, b\n"
+    with pytest.raises(SystemExit, match=r"^2$"):
+        script("experiment").main([str(tmp_path / "none.yaml")])
     assert not (tmp_path / "out").exists()
 
 
 def test_a_split_that_is_not_there_is_told_before_anything_trains(
-    script: Any, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Any,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "grid.yaml"
     path.write_text(TINY.format(source=tiny_folder).replace("split: test", "split: tset"))
-    said: list[str] = []
-    monkeypatch.setattr(script("experiment"), "say", said.append)
-    assert script("experiment").main([str(path)]) == 2
-    assert "there is no split tset" in said[-1]
-    assert "known: val, test" in said[-1]
+    with pytest.raises(SystemExit, match=r"^2$"):
+        script("experiment").main([str(path)])
+    said = capsys.readouterr().err
+    assert "there is no split tset" in said
+    assert "known: val, test" in said
     assert not (tmp_path / "runs").exists()
 
 
