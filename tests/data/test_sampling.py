@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import math
 import os
 import subprocess
@@ -311,6 +312,23 @@ def test_rare_words_are_cut_anew_like_all_others(tiny_prepared: PreparedData) ->
         ]
         assert texts[0] == texts[1]
         assert len(side_of(cut, side).ids) > len(side_of(whole, side).ids)
+
+
+def test_a_text_without_rare_words_stays_as_it_is_and_nothing_is_said_of_them(
+    tiny_config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.de").write_text("Ein Hund läuft.\n" * 40, "utf-8")
+        (tmp_path / f"{name}.en").write_text("A dog runs.\n" * 40, "utf-8")
+    config = tiny_config.replace(
+        data=tiny_config.data.model_copy(update={"source": str(tmp_path)}),
+        vocabulary=tiny_config.vocabulary.model_copy(update={"kind": "word"}),
+    )
+    data = prepare(config, out=tmp_path / "data").data
+    with caplog.at_level(logging.INFO):
+        pairs = training_pairs(data, subword_dropout=0.0, word_dropout=0.0, rare_words=0.5, seed=1)
+        assert digest(pairs(0)) == digest(data.split("train"))
+    assert "rare words" not in caplog.text
 
 
 # source tokens
