@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.config import Config, ModelConfig, find_config, load_config
-from nmt.data.dataset import MANIFEST, open_prepared, prepared_folder
+from nmt.data.dataset import MANIFEST, is_prepared, open_prepared, prepared_folder
 from nmt.data.vocabulary import SPECIALS
 from nmt.errors import ConfigError, ModelFileError
 from nmt.model.positions import sinusoids
@@ -189,9 +189,9 @@ def _inspect_config(name: str, overrides: Sequence[str]) -> Inspection:
 
 def _config_sizes(config: Config) -> VocabularySizes:
     """Vocabulary sizes as a config sets them; where it leaves them open, as they were prepared."""
-    settings, source = config.vocabulary, Path(config.data.source)
-    if (source / MANIFEST).is_file():
-        return _prepared_sizes(source)
+    settings = config.vocabulary
+    if is_prepared(config.data.source):
+        return _prepared_sizes(Path(config.data.source))
     if settings.kind == "subword":
         return VocabularySizes(
             settings.size, settings.size, "vocabulary.size; a small text gives fewer pieces"

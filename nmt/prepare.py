@@ -28,6 +28,7 @@ from nmt.data.dataset import (
     SplitCounts,
     SplitPart,
     extra_name,
+    is_prepared,
     open_prepared,
     prepared_folder,
     read_manifest,
@@ -58,9 +59,7 @@ class PreparedSummary:
     data: PreparedData
     fresh: bool
     """True when the folder was made now, False when it was already there."""
-    batch_tokens: int
-    batch_sentences: int | None
-    seed: int
+    config: Config
 
     @property
     def folder(self) -> Path:
@@ -111,10 +110,7 @@ def prepare(config: Config, *, out: Path | None = None) -> PreparedSummary:
     folder = out or prepared_folder(config)
     _refuse_absent_source(config.data)
     fresh = not _is_current(folder, config) and _prepare_alone(folder, config)
-    train = config.train
-    return PreparedSummary(
-        open_prepared(folder), fresh, train.batch_tokens, train.batch_sentences, config.seed
-    )
+    return PreparedSummary(open_prepared(folder), fresh, config)
 
 
 def open_or_prepare(config: Config) -> tuple[Config, PreparedData]:
@@ -123,9 +119,8 @@ def open_or_prepare(config: Config) -> tuple[Config, PreparedData]:
     Where `data.source` is itself a prepared folder it is used as it is, and the returned config has the
     settings it was made with.
     """
-    source = Path(config.data.source)
-    if (source / MANIFEST).is_file():
-        data = open_prepared(source)
+    if is_prepared(config.data.source):
+        data = open_prepared(Path(config.data.source))
         return adopt_settings(config, data.manifest), data
     folder = prepared_folder(config)
     if not _is_current(folder, config):
@@ -169,7 +164,7 @@ def _is_current(folder: Path, config: Config) -> bool:
 
 def text_has_changed(config: Config) -> bool:
     """Whether the prepared folder was made with these settings from other text than there is now."""
-    if (Path(config.data.source) / MANIFEST).is_file():
+    if is_prepared(config.data.source):
         return False
     with contextlib.suppress(DataError):  # a damaged folder, or no text: whoever prepares says so
         manifest = _manifest_of(prepared_folder(config), config)
@@ -205,10 +200,10 @@ def _find_extra(extra: str, data: DataConfig) -> SplitFiles:
     try:
         return find_split(place.parent, place.name, data.src_lang, data.tgt_lang)
     except DataError as error:
-        raise DataError(
-            f"data.extra is {extra}, but {error.message}",
-            hint="make these pairs, with scripts/diversify.py say, or go without them: --set data.extra=null",
-        ) from error
+        hint = "make these pairs, with scripts/diversify.py say, or go without them: --set data.extra=null"
+        if place.suffix in (f".{data.src_lang}", f".{data.tgt_lang}"):
+            hint = f"leave off the ending: --set data.extra={place.with_suffix('')}"
+        raise DataError(f"data.extra is {extra}, but {error.message}", hint=hint) from error
 
 
 def _hash_extra(files: SplitFiles) -> dict[str, str]:
@@ -254,7 +249,7 @@ def _build(folder: Path, config: Config) -> None:
         training.append(extra_name(settings.train))
         source = _with_extra(source, settings.extra, settings)
     evaluation = (settings.val, *source.tests)
-    sizes = _count_pairs(source, (*training, *evaluation), settings)
+    sizes = _count_pairs(source, (*training, *evaluation))
     with scratch_file(beside=folder) as file:
         spool = Spool(file)
         for name, size in sizes.items():
@@ -368,15 +363,15 @@ def _hash_files(files: Mapping[str, SplitFiles]) -> dict[str, str]:
     return {path.name: sha256(path) for split in files.values() for path in (split.source, split.target)}
 
 
-def _count_pairs(source: _Source, names: Iterable[str], settings: DataConfig) -> dict[str, int]:
+def _count_pairs(source: _Source, names: Iterable[str]) -> dict[str, int]:
     """The pairs of each split; text that cannot be read is refused here, before the long work."""
     sizes = {name: sum(1 for _ in source.read(name)) for name in names}
     for name, size in sizes.items():
         if not size:
             files = source.files[name]
             raise DataError(
-                f"split {name} of {settings.source} is empty",
-                hint=f"put sentences into {files.source.name} and {files.target.name}",
+                f"split {name} is empty: {files.source}, {files.target}",
+                hint="put sentences into these files",
             )
     return sizes
 
@@ -498,10 +493,12 @@ def _table(summary: PreparedSummary) -> str:
         )
         for row in rows
     ]
-    train = data.split(data.train)
+    train, settings = data.split(data.train), summary.config.train
     plan = plan_batches(
-        train, summary.batch_tokens, seed=summary.seed, epoch=0, max_rows=summary.batch_sentences
+        train, settings.batch_tokens, seed=summary.config.seed, epoch=0, max_rows=settings.batch_sentences
     )
+    is_cut_anew = data.src_vocabulary.kind == "subword" and settings.subword_dropout > 0
+    more = "; train.subword_dropout makes more of them" if is_cut_anew else ""
     sizes = len(data.src_vocabulary), len(data.tgt_vocabulary)
     joint = data.manifest.settings["vocabulary"]["joint"]
     vocabulary = f"{sizes[0]:,} joint" if joint else f"{sizes[0]:,} source, {sizes[1]:,} target"
@@ -509,8 +506,8 @@ def _table(summary: PreparedSummary) -> str:
     lines += [
         f"vocabulary: {vocabulary} ({data.src_vocabulary.kind})",
         "source lengths: " + ", ".join(f"{span}: {count:,}" for span, count in lengths.items()),
-        f"batches: {len(plan):,} of at most {summary.batch_tokens:,} positions a side, "
-        f"{token_share(train, plan):.1%} of the positions are tokens",
+        f"batches: {len(plan):,} of at most {settings.batch_tokens:,} positions a side, "
+        f"{token_share(train, plan):.1%} of the positions are tokens{more}",
         f"folder: {data.folder}{'' if summary.fresh else ' (was there already, nothing to do)'}",
     ]
     return "\n".join(lines)

@@ -15,7 +15,7 @@ import torch
 
 from nmt.config import Config, Section, load_config
 from nmt.data.batching import Batch, without_specials
-from nmt.data.dataset import PreparedData, Split
+from nmt.data.dataset import PreparedData, Split, is_prepared
 from nmt.data.sampling import training_pairs
 from nmt.data.vocabulary import Vocabulary
 from nmt.decoding.search import SearchOptions, search
@@ -82,15 +82,17 @@ def train(
     def check() -> None:
         _check_run_folder(run, resume=resume, overwrite=overwrite)
 
-    def check_text() -> None:  # before it is prepared anew, in place of what the run has learned from
+    def check_data() -> None:  # before any is prepared, anew in place of what the run has learned from or not
         if resume and any(run.checkpoints.glob("step-*")):
             is_same_data = load_config(run.config).data_hash() == config.data_hash()
             if is_same_data and text_has_changed(config):
                 raise run.other_text()
+            if not is_prepared(config.data.source):
+                _refuse_other_model(_changed_settings(config, run), run)
 
     with joined_ranks() as ranks, ExitStack() as held:
         ranks.first(check)
-        ranks.first(check_text)
+        ranks.first(check_data)
         device, precision = _select_device(config, ranks)
         config, data = _open_data(config, ranks)
 
@@ -291,13 +293,13 @@ def _refuse_other_model(changed: Mapping[str, str], run: RunFolder) -> None:
 def _resume(trainer: Trainer, run: RunFolder, changed: Mapping[str, str]) -> None:
     """Go on from the last checkpoint, where there is one, and say what has changed since."""
     if not trainer.resume():
-        log.info("no checkpoint in %s: starting from the beginning", run.path)
+        log.warning("no checkpoint in %s: --resume starts from the beginning", run.path)
         return
     if trainer.finished:
         log.info(
             "the run in %s is finished: %d epochs, %d steps; raise train.epochs or train.max_steps to go on",
             run.path,
-            trainer.state.epoch,
+            trainer.state.epochs_begun,
             trainer.state.step,
         )
         return

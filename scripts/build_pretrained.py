@@ -82,7 +82,7 @@ def trained(run: Path, stages: Sequence[Config]) -> Path:
     training = load_config(saved).train if saved.exists() else None
     first = next((number for number, stage in enumerate(stages) if stage.train == training), 0)
     for stage in stages[first:]:
-        result = train(stage, run_dir=run, resume=True)
+        result = train(stage, run_dir=run, resume=run.exists())
         if result.stopped_by is not None:
             log.info("stopped and saved; the same command goes on")
             sys.exit(exit_code(result.stopped_by))

@@ -52,7 +52,8 @@ def _check_languages(path: Path, wanted: tuple[str, ...]) -> None:
     if (data["src_lang"], data["tgt_lang"]) != wanted:
         raise ConfigError(
             f"{path} translates {data['src_lang']} into {data['tgt_lang']}, not {' into '.join(wanted)}",
-            hint="--forward takes models of the config's direction, --reverse those of the other one",
+            hint="--forward takes models of the config's direction, --reverse those of the other one, "
+            "and --config names the config of your text",
         )
 
 

@@ -104,8 +104,9 @@ def carry_out(run: Run, grid: Grid, out: Path, stop: StopSignals) -> Row:
     Raises FailedError, and StoppedError after a signal.
     """
     folder = out / run.folder_name
-    settings = [word for override in run.overrides for word in ("--set", override)]
-    run_nmt(["train", "--config", grid.config, "--run-dir", str(folder), "--resume", *settings], stop)
+    words = ["--run-dir", str(folder), *(["--resume"] if folder.exists() else [])]
+    words += [word for override in run.overrides for word in ("--set", override)]
+    run_nmt(["train", "--config", grid.config, *words], stop)
     parts = json.loads(run_nmt(["inspect", str(folder), "--json", "-q"], stop))["parameters"]
     scores = {scoring.label: score(run, scoring, folder, stop) for scoring in grid.evaluate}
     sittings = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
@@ -215,6 +216,8 @@ def main(words: Sequence[str]) -> int:
         if arguments.table:
             print(table(read_events(out / RESULTS), chosen))
         if arguments.plot:
+            if not any((out / run.folder_name).exists() for run in runs):
+                raise ConfigError(f"{out} has no run to draw", hint="the same command without --plot begins")
             draw(runs, out, out / PICTURE)
             say(f"drawn: {out / PICTURE}")
     return 0

@@ -301,6 +301,17 @@ def test_the_command_shows_a_table_and_a_picture_and_trains_nothing(
     assert [each.name for each in sorted(out.iterdir())] == ["base-seed1", "bleu.png", "results.jsonl"]
 
 
+def test_nothing_is_drawn_where_no_run_has_begun(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "grid.yaml", tmp_path / "out"
+    path.write_text("runs: {base: {}}")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        script("experiment").main([str(path), "--out", str(out), "--plot"])
+    assert f"{out} has no run to draw" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_line_that_was_cut_off_costs_only_itself(script: Any, tmp_path: Path) -> None:
     results, path = script("experiments.results"), tmp_path / "results.jsonl"
     results.append(path, {"name": "a"})

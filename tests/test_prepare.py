@@ -271,11 +271,19 @@ def test_changed_extra_pairs_are_prepared_anew_and_absent_ones_count_as_the_same
     assert not prepare(config).fresh
 
 
+def test_extra_pairs_with_an_ending_in_their_name_are_told_to_go_without() -> None:
+    config = write_corpus(Path("corpus"), PAIRS)
+    config = config.replace(data=config.data.model_copy(update={"extra": "corpus/train.de"}))
+    with pytest.raises(DataError) as raised:
+        prepare(config)
+    assert raised.value.hint == "leave off the ending: --set data.extra=corpus/train"
+
+
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
         (None, "data.extra is more/pairs, but more does not exist"),
-        ([], r"split train\+extra .* is empty"),
+        ([], r"split train\+extra is empty: more/pairs.de, more/pairs.en"),
         ([("", "x")], r"every pair of train\+extra is empty on a side or longer than 128 tokens"),
     ],
 )

@@ -175,6 +175,18 @@ def test_more_epochs_go_on_and_another_model_is_refused_naming_the_key(tiny_prep
         train(config.replace(model=SMALL.model_copy(update={"d_model": 64})), resume=True)
 
 
+def test_another_vocabulary_is_refused_before_anything_is_prepared(
+    caption_pairs: dict[str, list[Pair]],
+) -> None:
+    config = small_config(write(Path("corpus"), caption_pairs["train"][:50]), epochs=1)
+    train(config)
+    prepared = sorted(Path("data").iterdir())
+    words = config.vocabulary.model_copy(update={"kind": "word"})
+    with pytest.raises(ConfigError, match=r"vocabulary\.kind"):
+        train(config.replace(vocabulary=words), resume=True)
+    assert sorted(Path("data").iterdir()) == prepared
+
+
 @pytest.mark.parametrize(
     "key", ["batch_tokens", "batch_sentences", "subword_dropout", "rare_words", "extra_share"]
 )
@@ -313,10 +325,21 @@ def test_resuming_a_finished_run_says_so_and_resuming_none_begins(
     caplog.set_level("INFO", "nmt")
     config = small_config(tiny_prepared.folder)
     first = train(config, resume=True)
-    assert "starting from the beginning" in caplog.text
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "no checkpoint in runs/small: --resume starts from the beginning" in warnings
     again = train(config, resume=True)
     assert "is finished" in caplog.text
     assert again.steps == first.steps
+
+
+def test_a_finished_run_counts_the_epoch_that_it_ended_in(
+    tiny_prepared: PreparedData, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "nmt")
+    config = small_config(tiny_prepared.folder, max_steps=1, batch_sentences=3)
+    train(config)
+    train(config, resume=True)
+    assert "is finished: 1 epochs, 1 steps" in caplog.text
 
 
 def test_resuming_on_text_that_has_changed_is_refused(caption_pairs: dict[str, list[Pair]]) -> None:

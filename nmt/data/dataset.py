@@ -253,6 +253,11 @@ def extra_name(train: str) -> str:
     return f"{train}+extra"
 
 
+def is_prepared(source: str) -> bool:
+    """Whether data.source is a prepared folder, which has settings of its own."""
+    return (Path(source) / MANIFEST).is_file()
+
+
 def prepared_folder(config: Config, root: Path = Path("data")) -> Path:
     """Where a config's prepared data lies: data/NAME-HASH, the hash that of the data settings."""
     return root / f"{Path(config.data.source).name or 'corpus'}-{config.data_hash()}"

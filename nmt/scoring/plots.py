@@ -61,6 +61,11 @@ def last_words(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return kept[::-1]
 
 
+def standing(validation: Mapping[str, Any]) -> tuple[float, float]:
+    """What a validation is ranked by, as training does: BLEU, and of equal ones the lower loss."""
+    return float(validation["bleu"]), -float(validation["loss"])
+
+
 def _draw_losses(
     axes: Any, steps: Sequence[Mapping[str, Any]], validations: Sequence[Mapping[str, Any]]
 ) -> None:
@@ -91,7 +96,7 @@ def _draw_scores(axes: Any, scored: Sequence[Mapping[str, Any]]) -> None:
     curve = [event for event in scored if not event.get("weights")]
     x, y = _columns(curve, "bleu")
     axes.plot(x, y, color=SCORE, linewidth=1.8, marker=_dot(curve), markersize=4)
-    best = max(scored, key=lambda event: float(event["bleu"]))
+    best = max(scored, key=standing)
     step, score = int(best["step"]), float(best["bleu"])
     words = f"best: {score:.2f} at step {step:,}"
     words += f" ({best['weights']})" if best.get("weights") else ""

@@ -18,7 +18,7 @@ import numpy as np
 
 from nmt.files import write_whole
 from nmt.scoring.metrics import Score
-from nmt.scoring.plots import last_words
+from nmt.scoring.plots import last_words, standing
 
 MAX_POINTS = 1000
 """Most points of a training curve; of a longer run every so many steps are shown."""
@@ -196,7 +196,7 @@ def _curves(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     steps = [event for event in events if event["event"] == "step"]
     validations = [event for event in events if event["event"] == "validation"]
     scored = [event for event in validations if _number(event.get("bleu")) is not None]
-    best = max(scored, key=lambda event: float(event["bleu"]), default=None)
+    best = max(scored, key=standing, default=None)
     return {
         "steps": [_point(event, "loss", "learning_rate") for event in _thinned(steps)],
         "validations": [_point(event, "loss", "bleu") for event in validations if not event.get("weights")],

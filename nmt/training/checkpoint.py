@@ -73,6 +73,11 @@ class RunState:
     batches: dict[str, Any] = field(default_factory=dict)
     """The settings, by name, that the running epoch's batches follow from."""
 
+    @property
+    def epochs_begun(self) -> int:
+        """Epochs done and, where it stands within one, that one."""
+        return self.epoch + (self.position > 0)
+
     def beaten_by(self, bleu: float, loss: float) -> bool:
         """Whether a validation is better than the best so far: by BLEU, ties by loss."""
         if self.best_bleu is None or self.best_loss is None:

@@ -69,6 +69,12 @@ class Plan:
         risk_epochs = self.settings.epochs - max(state.epoch, self.settings.first_risk_epoch)
         return self._limited(self._likelihood_steps(state) + max(risk_epochs, 0) * self._risk_steps)
 
+    def may_change(self, epoch: int) -> bool:
+        """Whether that number is only about right in an epoch: those to come may be cut otherwise."""
+        settings = self.settings
+        is_drawn = settings.subword_dropout > 0 or settings.rare_words > 0 or self.extra is not None
+        return is_drawn and epoch + 1 < settings.epochs and settings.max_steps is None
+
     def rate(self, state: RunState, share: float) -> float:
         """The learning rate of the next step, when `share` of the running epoch is done."""
         settings = self.settings

@@ -253,7 +253,7 @@ class ProgressBar:
 
         self._total, self._start, self._begun = total, done, time.monotonic()
         self._last_line = self._begun
-        self._text = self._at_least = ""
+        self._text = self._epoch = self._about = self._at_least = ""
         terminal, quiet = sys.stderr.isatty(), not log.isEnabledFor(logging.INFO)
         self._lines = not terminal and not quiet
         self._bar = tqdm(
@@ -273,10 +273,15 @@ class ProgressBar:
     ) -> None:
         self._bar.close()
 
-    def expect(self, total: int, *, slow_end: bool = False) -> None:
-        """From now on so many steps are planned; with a slow end the last of them take longer than now."""
+    def begin_epoch(self, epoch: int, total: int, *, about: bool = False, slow_end: bool = False) -> None:
+        """From now on so many steps are planned.
+
+        epoch: 1 is the first. about: later epochs may have a few more or less. slow_end: the last steps
+        take longer than those of now.
+        """
         self._total = self._bar.total = total
-        self._at_least = "at least " if slow_end else ""
+        self._epoch = f", epoch {epoch}"
+        self._about, self._at_least = "about " if about else "", "at least " if slow_end else ""
 
     def begin_anew(self, step: int) -> None:
         """The steps after this one are of another kind: only they tell how long the others will take."""
@@ -285,7 +290,7 @@ class ProgressBar:
     def tell(self, text: str) -> None:
         """From now on say this beside the steps: loss, learning rate, speed."""
         self._text = text
-        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.set_postfix_str(f"{self._epoch}, {text}".removeprefix(", "), refresh=False)
 
     def advance(self, step: int) -> None:
         """One more step is done."""
@@ -294,9 +299,9 @@ class ProgressBar:
         if self._lines and (now - self._last_line >= self.LINE_EVERY_S or step == self._total):
             self._last_line = now
             left = (now - self._begun) / max(step - self._start, 1) * (self._total - step)
-            standing = f", {self._text}" if self._text else ""
+            standing = self._epoch + (f", {self._text}" if self._text else "")
             time_left = self._at_least + format_duration(left)
-            log.info("step %d of %d%s, %s left", step, self._total, standing, time_left)
+            log.info("step %d of %s%d%s, %s left", step, self._about, self._total, standing, time_left)
 
 
 def format_duration(seconds: float) -> str:

@@ -303,7 +303,12 @@ class Trainer:
             plan = self.plan.begin(split, state.epoch)
             work = self._work(split, plan[state.position])
         at_risk = self.plan.at_risk(state.epoch)
-        bar.expect(self.total_steps, slow_end=self.settings.risk_epochs > 0 and not at_risk)
+        bar.begin_epoch(
+            state.epoch + 1,
+            self.total_steps,
+            about=self.plan.may_change(state.epoch),
+            slow_end=self.settings.risk_epochs > 0 and not at_risk,
+        )
         state.averaged, state.batches = False, self.plan.decided_by(state.epoch)
         if at_risk and not state.position:
             bar.begin_anew(state.step)
@@ -400,8 +405,7 @@ class Trainer:
             **({"cost": fmean(tally.costs)} if tally.costs else {}),
         )
         cost = f", cost {fmean(tally.costs):.3f}" if tally.costs else ""
-        learning = f"loss {loss:.3f}{cost}, learning rate {rate:.1e}"
-        bar.tell(f"epoch {math.ceil(epoch)}, {learning}, {speed:,.0f} tokens/s")
+        bar.tell(f"loss {loss:.3f}{cost}, learning rate {rate:.1e}, {speed:,.0f} tokens/s")
 
     # --- validation ---------------------------------------------------------------------------------------
 
@@ -463,7 +467,7 @@ class Trainer:
         )
         log.info(
             "%s: validation loss %.3f, BLEU %.2f%s, after %s",
-            told.get("weights", f"epoch {state.epoch + (state.position > 0)}"),
+            told.get("weights", f"epoch {state.epochs_begun}"),
             loss,
             quality.bleu,
             " (best)" if better else "",

@@ -99,7 +99,7 @@ def table(rows: Sequence[Row], names: Sequence[str]) -> str:
     widths = [(bleu["high"] - bleu["low"]) / 2 for bleu in bleus if bleu["low"] is not None]
     tests = sorted({split for row in kept for split in row["test_splits"]})
     notes = [
-        f"Differences are from {first_name}, over the seeds that both have.",
+        f"Differences are from {first_name}, over the seeds that both have." if len(by_name) > 1 else "",
         f"A score's 95 % interval is ±{fmean(widths):.1f} on average." if widths else "",
         *sorted({f"BLEU: `{bleu['signature']}`." for bleu in bleus}),
         *sorted({f"Trained on: {row['machine'].get('device')}." for row in kept}),

@@ -121,6 +121,12 @@ def test_averaged_weights_are_no_point_of_the_curves_but_may_be_the_best(
     assert "mean of the last 5" in star.get_label()
 
 
+def test_of_equal_scores_the_one_with_the_lower_loss_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = {1: 3.0, 2: 2.0, 3: 2.5}
+    scored = [{**validation(number, 100.0), "loss": loss} for number, loss in losses.items()]
+    assert points(figure_of(scored, monkeypatch).axes[1].lines[1]) == [(2, 100.0)]
+
+
 def test_events_that_are_no_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [step(50), validation(50, 1.0), step(100)]
     times = {"event": "time", "step": 50, "data_s": 1.0}

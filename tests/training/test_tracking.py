@@ -286,6 +286,24 @@ def test_without_a_terminal_there_are_plain_lines_and_no_bar(
     assert caplog.messages == ["step 3 of 3, loss 3.0, 0:00 left"]
 
 
+def test_a_line_names_the_running_epoch_and_whether_the_number_of_steps_is_sure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "nmt")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(ProgressBar, "LINE_EVERY_S", 0.0)
+    with ProgressBar(total=4, done=0) as bar:
+        bar.begin_epoch(1, 4, about=True)
+        bar.tell("loss 2.0")
+        bar.advance(1)
+        bar.begin_epoch(2, 5)
+        bar.advance(2)
+    assert [message.rpartition(",")[0] for message in caplog.messages] == [
+        "step 1 of about 4, epoch 1, loss 2.0",
+        "step 2 of 5, epoch 2, loss 2.0",
+    ]
+
+
 def test_the_time_left_is_a_lower_bound_where_later_steps_take_longer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -293,11 +311,11 @@ def test_the_time_left_is_a_lower_bound_where_later_steps_take_longer(
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     monkeypatch.setattr(ProgressBar, "LINE_EVERY_S", 0.0)
     with ProgressBar(total=2, done=0) as bar:
-        bar.expect(3, slow_end=True)
+        bar.begin_epoch(1, 3, slow_end=True)
         bar.advance(3)
-        bar.expect(3)
+        bar.begin_epoch(2, 3)
         bar.advance(3)
-    assert caplog.messages == ["step 3 of 3, at least 0:00 left", "step 3 of 3, 0:00 left"]
+    assert caplog.messages == ["step 3 of 3, epoch 1, at least 0:00 left", "step 3 of 3, epoch 2, 0:00 left"]
 
 
 def test_on_a_terminal_there_is_one_bar_with_the_standing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,10 +328,11 @@ def test_on_a_terminal_there_is_one_bar_with_the_standing(monkeypatch: pytest.Mo
     monkeypatch.setattr(logging.getLogger("nmt"), "level", logging.INFO)
     logging.getLogger("nmt").manager._clear_cache()  # type: ignore[attr-defined]
     with ProgressBar(total=2, done=1) as bar:
+        bar.begin_epoch(3, 2)
         bar.tell("loss 1.5")
         bar.advance(2)
     assert "2/2" in terminal.getvalue()
-    assert "loss 1.5" in terminal.getvalue()
+    assert "epoch 3, loss 1.5" in terminal.getvalue()
 
 
 def test_a_quiet_log_silences_both(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
