@@ -18,9 +18,11 @@ from nmt.evaluate import (
     chosen_splits,
     files_task,
     load_system,
+    refuse_nothing,
     split_task,
     translate_task,
     translated_lines,
+    warn_of_other_languages,
 )
 from nmt.modelfile import is_shipped_name
 from nmt.runtime import DecodingPrecision
@@ -140,6 +142,9 @@ def compare(
     if reference is None:
         prepared = prepared or _prepared_of(models)
     text = _text(prepared, split, source, reference)
+    refuse_nothing(text.origin, text.references)
+    if source is not None and reference is not None:
+        warn_of_other_languages([system.model for system in models], source, reference)
     sides = {path: _read_translations(path, text) for path in (a, b) if path not in systems}
     for path, system in systems.items():
         sides[path] = _translations(system, text, prepared, source, reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import math
@@ -43,7 +44,7 @@ from nmt.runtime import (
 )
 from nmt.scoring.metrics import CorpusScores, Score, bleu, corpus_scores
 from nmt.scoring.report import SplitReport, write_report
-from nmt.translate import Translator, changed_decode, computing_in, warn_if_cut
+from nmt.translate import Translator, changed_decode, computing_in, warn_if_cut, warn_of_another_language
 
 log = logging.getLogger("nmt")
 
@@ -262,10 +263,14 @@ def evaluate_splits(
             ranks=ranks,
         )
         if source is not None and reference is not None:
+            if ranks.is_first:
+                warn_of_other_languages(system.models, source, reference)
             tasks = [files_task(system.model, source, reference)]
         else:
             prepared = prepared or open_prepared(prepared_folder(system.model.config))
             tasks = [split_task(system.model, prepared, name) for name in chosen_splits(prepared, splits)]
+        for task in tasks:
+            refuse_nothing(task.name, task.references)
         done = [(task, _translate_and_force(task, system)) for task in tasks]
     if not ranks.is_first:
         return []
@@ -348,12 +353,27 @@ def load_system(
 
 
 def chosen_splits(prepared: PreparedData, names: Sequence[str]) -> list[str]:
-    """The splits that names mean, each once: the first test split for none, and all that "all" stands for."""
+    """The splits that names mean, each once: the first test split for none, and all that "all" stands for.
+
+    Raises DataError, with the nearest name, for a split that is not there.
+    """
     if not names:
         return [_first_test(prepared)]
     everything = (prepared.val, *prepared.tests)
     chosen = [each for name in names for each in (everything if name == ALL_SPLITS else (name,))]
+    for name in chosen:
+        if name not in everything:
+            _refuse_split(prepared, name, everything)
     return list(dict.fromkeys(chosen))
+
+
+def _refuse_split(prepared: PreparedData, unknown: str, known: Sequence[str]) -> None:
+    nearest = difflib.get_close_matches(unknown, known, n=1)
+    try:
+        prepared.references(unknown)
+    except DataError as error:
+        hint = f"did you mean {nearest[0]}? {error.hint}" if nearest else error.hint
+        raise DataError(error.message, hint=hint) from None
 
 
 def split_task(model: Model, prepared: PreparedData, split: str) -> Task:
@@ -366,10 +386,29 @@ def split_task(model: Model, prepared: PreparedData, split: str) -> Task:
 
 
 def files_task(model: Model, source: Path, reference: Path) -> Task:
-    """Two files of the same number of lines; raises DataError naming both counts where these differ."""
+    """Two files of the same number of lines; raises DataError naming both counts where these differ.
+
+    It has the source's whole name, so that what is saved of it does not replace what was found for a split.
+    """
     pairs = read_parallel(source, reference)
-    name = source.name.removesuffix(".gz").removesuffix(f".{model.config.data.src_lang}")
+    name = source.name.removesuffix(".gz")
+    if "." not in name:  # such as test, which a split may be called
+        name += f".{model.config.data.src_lang}"
     return _lines_task(name, model, [pair.source for pair in pairs], [pair.target for pair in pairs])
+
+
+def warn_of_other_languages(models: Sequence[Model], source: Path, reference: Path) -> None:
+    """Say, once, that two files' endings name other languages than those that models translate."""
+    data = [model.config.data for model in models]
+    for src_lang, tgt_lang in dict.fromkeys((each.src_lang, each.tgt_lang) for each in data):
+        warn_of_another_language(source, src_lang, "reads")
+        warn_of_another_language(reference, tgt_lang, "writes")
+
+
+def refuse_nothing(name: str, references: Sequence[str]) -> None:
+    """Raise DataError where a text that is to be scored has no lines."""
+    if not references:
+        raise DataError(f"{name} has no lines: there is nothing to score", hint="name a text that has some")
 
 
 def translate_task(system: System, task: Task) -> list[Hypothesis]:
@@ -421,7 +460,9 @@ def _same_ids(model: Model, prepared: PreparedData) -> bool:
     if any(settings[side] != getattr(data, side) for side in ("src_lang", "tgt_lang")):
         raise DataError(
             f"the model translates {data.src_lang} to {data.tgt_lang}, "
-            f"but {prepared.folder} holds {settings['src_lang']} to {settings['tgt_lang']}"
+            f"but {prepared.folder} holds {settings['src_lang']} to {settings['tgt_lang']}",
+            hint="name a model of these languages, or text of the model's own: --data DIR, or --input FILE "
+            "--reference FILE",
         )
     names = [f"{side}_{key}" for side in ("src", "tgt") for key in ("pipeline", "lowercase")]
     same_text = all(settings[name] == getattr(data, name) for name in names)

@@ -53,6 +53,12 @@ CHUNK_CHARS = 1_000_000
 READ_BYTES = 1 << 16
 ALIGN_TOKENS = 2048
 """Most source or target positions of a batch whose attention is kept at once."""
+LANGUAGES = (
+    "af am ar az bg bn bo ca cs da de el en es et eu fa fi fo fr ga gd gu he hi hr ht hu hy id is it ja kn "
+    "ko ky la lb lg lt lv mk ml mr ms nb ne nl nn pl pt ro ru sa si sk sl sq sr sv ta te th ti tl tn tr "
+    "tt uk ur vi yo zh"
+)
+"""The endings of a file that name its language: spaCy's codes of two letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +468,13 @@ def warn_if_cut(line: int, length: int, decode: DecodeConfig) -> bool:
     if length > limit:
         log.warning("line %d: cut from %d tokens to %d (decode.max_source_tokens)", line, length, limit)
     return length > limit
+
+
+def warn_of_another_language(file: Path, language: str, does: str) -> None:
+    """Say that a file's ending names another language than the one that the model "reads" or "writes"."""
+    ending = Path(file.name.removesuffix(".gz")).suffix[1:]
+    if ending in LANGUAGES.split() and language not in (ending, "xx"):  # xx is any language
+        log.warning("%s ends in .%s, but the model %s %s", file, ending, does, language)
 
 
 def readable(piece: str) -> str:

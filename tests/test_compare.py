@@ -180,6 +180,9 @@ def test_what_cannot_be_compared_is_refused(files: list[Path], tiny_model_path: 
         compare(a, b, source=reference)
     with pytest.raises(DataError, match="a model needs a source"):
         compare(a, tiny_model_path, reference=reference)
+    (empty,) = written(a.parent, empty=())
+    with pytest.raises(DataError, match="empty has no lines: there is nothing to score"):
+        compare(empty, empty, reference=empty)
     with pytest.raises(DataError, match="does not exist"):
         compare(a, a.with_name("nowhere"), reference=reference)
     with pytest.raises(ModelFileError, match="holds no model"):
@@ -240,6 +243,16 @@ def test_two_files_are_translated_where_they_are_given(
     )
     assert given.scores == split.scores
     assert given.counted_in == "the references", "the folder that the config names is not here"
+
+
+def test_files_of_another_language_are_told_of_once_for_two_models(
+    tiny_model_path: Path, other_model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, reference = tmp_path / "text.fr", tmp_path / "text.en"
+    source.write_text("Un chien.\n", "utf-8")
+    reference.write_text("A dog.\n", "utf-8")
+    compare(tiny_model_path, other_model_path, source=source, reference=reference, device="cpu")
+    assert caplog.text.count("ends in .fr, but the model reads de") == 1
 
 
 def test_rare_tokens_are_counted_in_the_training_text(

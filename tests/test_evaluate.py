@@ -490,7 +490,54 @@ def test_two_files_score_like_the_prepared_split(
     )
     assert found.score == evaluation.score
     assert found.hypotheses.read_bytes() == evaluation.hypotheses.read_bytes()
-    assert found.hypotheses.name == "my.own.hyp.en"
+    assert found.hypotheses.name == "my.own.de.hyp.en"
+
+
+@pytest.mark.parametrize(
+    ("name", "saved"), [("test.de", "test.de"), ("test.fr", "test.fr"), ("test", "test.de")]
+)
+def test_files_of_ones_own_do_not_replace_what_was_found_for_a_split_of_their_name(
+    tiny_model_path: Path,
+    tiny_folder: Path,
+    tiny_prepared: PreparedData,
+    tmp_path: Path,
+    name: str,
+    saved: str,
+) -> None:
+    out = tmp_path / "out"
+    split = evaluate(tiny_model_path, prepared=tiny_prepared, device="cpu", out=out)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    source = tmp_path / name
+    source.write_bytes((tiny_folder / "test.de").read_bytes())
+    reference = tiny_folder / "test.en"
+    own = evaluate(tiny_model_path, source=source, reference=reference, device="cpu", out=out)
+    assert (split.split, own.split) == ("test", saved)
+    assert {path: path.read_bytes() for path in before} == before
+    assert len(list(out.iterdir())) == 2 * len(before)
+
+
+def test_files_of_other_languages_than_the_models_are_told_of_once_each(
+    tiny_model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, reference = tmp_path / "text.fr", tmp_path / "text.de.gz"
+    source.write_text("Un chien.\n", "utf-8")
+    reference.write_bytes(gzip.compress(b"A dog.\n"))
+    models = [tiny_model_path, tiny_model_path]
+    evaluate(models, source=source, reference=reference, device="cpu", out=tmp_path / "out")
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"{source} ends in .fr, but the model reads de",
+        f"{reference} ends in .de, but the model writes en",
+    ]
+
+
+def test_text_without_a_line_is_refused_with_its_name(
+    tiny_model_path: Path, tmp_path: Path, tiny_prepared: PreparedData
+) -> None:
+    empty = tmp_path / "empty.de"
+    empty.write_text("")
+    with pytest.raises(DataError, match=r"empty\.de has no lines: there is nothing to score") as caught:
+        evaluate(tiny_model_path, source=empty, reference=empty, device="cpu", out=tmp_path / "out")
+    assert caught.value.hint
 
 
 def test_a_reference_one_line_short_is_an_error_with_both_names_and_counts(
@@ -550,8 +597,9 @@ def test_data_of_another_direction_is_refused(
 ) -> None:
     data = tiny_config.data.model_copy(update={"src_lang": "en", "tgt_lang": "de"})
     other = prepare(tiny_config.replace(data=data), out=tmp_path / "reversed").data
-    with pytest.raises(DataError, match="de to en"):
+    with pytest.raises(DataError, match="de to en") as caught:
         evaluate(tiny_model_path, prepared=other, device="cpu", out=tmp_path / "out")
+    assert "--data DIR" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("split", ["test_2018", "train"])
@@ -560,6 +608,15 @@ def test_a_split_that_cannot_be_scored_is_an_error_that_names_those_that_can(
 ) -> None:
     with pytest.raises(DataError, match=r"val, test$"):
         evaluate(tiny_model_path, prepared=tiny_prepared, split=split, device="cpu", out=tmp_path)
+
+
+@pytest.mark.parametrize(("split", "hint"), [("tset", "did you mean test? name one"), ("train", "name one")])
+def test_a_mistyped_split_is_told_the_nearest(
+    tiny_model_path: Path, tiny_prepared: PreparedData, tmp_path: Path, split: str, hint: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        evaluate(tiny_model_path, prepared=tiny_prepared, split=split, device="cpu", out=tmp_path)
+    assert (caught.value.hint or "").startswith(hint)
 
 
 def test_scores_of_another_text_with_the_same_name_are_replaced_aloud(

@@ -443,6 +443,28 @@ def test_a_copied_word_stands_as_it_was_written_and_never_comes_from_the_end(
     assert found.alignment == (1, 0, 2, 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "language", "is_told"),
+    [
+        ("text.fr", "de", True),
+        ("text.fr.gz", "de", True),
+        ("text.en", "de", True),
+        ("text.de", "de", False),
+        ("text.de.gz", "de", False),
+        ("text.fr", "xx", False),
+        *(
+            (name, "de", False)
+            for name in ("text.txt", "text.tok", "text.src", "text.gz", "text.FR", "fr", ".fr", "-")
+        ),
+    ],
+)
+def test_a_file_is_told_of_where_its_ending_is_another_language(
+    name: str, language: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.warn_of_another_language(Path(name), language, "reads")
+    assert (f"{name} ends in ." in caplog.text and f"the model reads {language}" in caplog.text) is is_told
+
+
 # ---------------------------------------------------------------- ensembles
 
 
