@@ -123,7 +123,21 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with exits():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except Exception as error:
+                _reword(error)
+                raise
+
+
+def _reword(error: Exception) -> None:
+    """Say what is wrong with an option's value, which typer has pydantic read, as is said of a config's."""
+    if (faults := getattr(error.__cause__, "errors", None)) and hasattr(error, "param"):
+        fault = faults()[0]
+        kinds = {"int_parsing": "should be a whole number", "float_parsing": "should be a number"}
+        said = kinds.get(fault["type"]) or fault["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        value = "" if fault["type"] == "value_error" else f', not "{fault["input"]}"'  # else it is in there
+        error.message = f"{said}{value}"  # type: ignore[attr-defined]
 
 
 class _TakesSentences(TyperCommand):
@@ -459,7 +473,7 @@ def evaluate(
     """
     if report is not None and report.suffix.lower() not in (".html", ".htm"):
         raise typer.BadParameter(f"--report {report}: it is a web page, so the name ends in .html")
-    files = [_find_model(model, config) for model in models] if models else [_find_model(None, config)]
+    files = _find_models(models, config)
 
     from nmt.evaluate import ALL_SPLITS, evaluate_splits
     from nmt.modelfile import is_shipped
@@ -541,8 +555,9 @@ def compare(
     from nmt.modelfile import resolve_model
 
     prepared = None
+    of_a_model = [resolve_model(path) for path in (a, b) if is_model(path)]
+    _refuse_twice(of_a_model)
     if reference is None and input_file is None:
-        of_a_model = [resolve_model(path) for path in (a, b) if is_model(path)]
         if not of_a_model and split is None and data is None and config is None:
             raise DataError(
                 "two files of translations need references",
@@ -606,7 +621,12 @@ def translate(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", metavar="N", min=0, help="Draw others with --sample; without it 1."),
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            help="With --sample, which words are drawn: the same N draws the same ones; without it 1.",
+        ),
     ] = None,
     prefix: Annotated[
         str | None, typer.Option("--prefix", metavar="TEXT", help="Begin each translation with this.")
@@ -669,7 +689,9 @@ def translate(
         "align": json_output,
     }
     with _writing_to(output) as file, _progress_unless_seen(total, file) as advance:
-        for translation in _translated(lines, models, config, device, precision, attention, prefix, settings):
+        for translation in _translated(
+            lines, input_file, models, config, device, precision, attention, prefix, settings
+        ):
             _print(_as_json(translation, nbest) if json_output else translation.text, file=file)
             advance(1)
 
@@ -742,6 +764,23 @@ def export(
 
 
 # --- what the commands share ------------------------------------------------------------------------------
+
+
+def _find_models(options: Sequence[Path] | None, config: str | None) -> list[Path]:
+    """The model file of each --model, or the one to use where there is none; see `_find_model`."""
+    files = [_find_model(option, config) for option in options or (None,)]
+    _refuse_twice(files)
+    return files
+
+
+def _refuse_twice(models: Sequence[Path]) -> None:
+    """Raise ModelFileError where a model file is named more than once, by whatever names."""
+    from nmt.modelfile import model_name
+
+    files = [os.path.realpath(model) for model in models]
+    for place, model in enumerate(models):
+        if files[place] in files[:place]:
+            raise ModelFileError(f"{model_name(model)} is given twice", hint="name different models")
 
 
 def _find_model(option: Path | None, config: str | None) -> Path:
@@ -862,6 +901,7 @@ def _standard_input() -> Iterable[str]:
 
 def _translated(
     lines: Iterable[str],
+    input_file: Path | None,
     models: Sequence[Path] | None,
     config: str | None,
     device: str | None,
@@ -874,13 +914,15 @@ def _translated(
         lines = _only_line(lines)
     if isinstance(lines, list) and not lines:
         return
-    files = [_find_model(model, config) for model in models or (None,)]
+    files = _find_models(models, config)
 
-    from nmt.translate import Translator
+    from nmt.translate import Translator, warn_of_another_language
 
     translator = Translator.load(
         files, device=device or "auto", precision=precision.value if precision else "auto"
     )
+    if input_file is not None:
+        warn_of_another_language(input_file, translator.model.config.data.src_lang, "reads")
     if attention is None:
         yield from translator.stream(lines, prefix=prefix, **settings)
         return

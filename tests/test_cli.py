@@ -144,6 +144,24 @@ def test_wrong_usage_is_exit_2(arguments: list[str], nmt_here: Callable[..., Ans
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("translate", "--beam", "3.5"), 'should be a whole number, not "3.5"'),
+        (("translate", "--beam", "0"), 'should be greater than or equal to 1, not "0"'),
+        (("evaluate", "--length-penalty", "x"), 'should be a number, not "x"'),
+        (("translate", "--precision", "int4"), "'int4' is not one of 'auto', 'float32', 'bf16', 'int8'"),
+        (("export", "--format", "onnx"), "'onnx' is not one of 'ctranslate2', 'safetensors'"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_told_in_plain_words(
+    arguments: tuple[str, ...], said: str, nmt_here: Callable[..., Answer]
+) -> None:
+    code, out, err = nmt_here(*arguments, "x")
+    assert (code, out) == (2, "")
+    assert f"Error: Invalid value for '{arguments[1]}': {said}" in err
+
+
 @pytest.mark.parametrize(("sentence", "is_told"), [("-5 Grad", True), ("-Ja!", False), ("--beem", False)])
 def test_a_sentence_that_is_taken_for_an_option_says_how_it_is_given(
     sentence: str, is_told: bool, nmt_here: Callable[..., Answer]
@@ -490,13 +508,14 @@ def test_json_tells_how_a_translation_was_found_and_the_n_best(
 
 
 def test_the_options_of_the_search_reach_it_and_what_cannot_be_is_one_error(
-    tiny_model_path: Path, nmt_here: Callable[..., Answer]
+    tiny_model_path: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
 ) -> None:
     command = "translate", "-q", "--model", tiny_model_path
     sentence = "Eine Frau und ein Mann sitzen auf einer Bank."
     drawn = [nmt_here(*command, "--sample", "3", "--seed", seed, sentence)[1] for seed in ("1", "1", "2")]
     assert drawn[0] == drawn[1] == nmt_here(*command, "--sample", "3", sentence)[1] != drawn[2]
-    both = nmt_here(*command, "--model", tiny_model_path, "--batch-tokens", "1", sentence)
+    again = shutil.copy(tiny_model_path, tmp_path)
+    both = nmt_here(*command, "--model", again, "--batch-tokens", "1", sentence)
     assert both == nmt_here(*command, sentence)
     for wrong, said in (
         (
@@ -510,6 +529,34 @@ def test_the_options_of_the_search_reach_it_and_what_cannot_be_is_one_error(
         assert (code, out) == (2, "")
         assert said in err
         assert err.startswith("error: ")
+
+
+def test_a_file_of_another_language_than_the_models_is_told_of(
+    tiny_model_path: Path, tmp_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    source = tmp_path / "in.fr"
+    source.write_text("Un chien.\n", "utf-8")
+    code, out, err = nmt_here("translate", "-q", "--model", tiny_model_path, "-i", source)
+    assert (code, out.count("\n")) == (0, 1)
+    assert err.startswith(f"warning: {source} ends in .fr, but the model reads de\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("translate", "Ein Hund.", "--model", "--model"),
+        ("evaluate", "--model", "--model"),
+        ("compare", "", ""),
+    ],
+)
+def test_a_model_that_is_named_twice_is_refused_before_it_is_loaded(
+    words: tuple[str, ...], tiny_model_path: Path, nmt_here: Callable[..., Answer]
+) -> None:
+    *start, first, second = words
+    options = [word for word in (first, tiny_model_path, second, tiny_model_path.parent) if word]
+    code, out, err = nmt_here(*start, *options)
+    assert (code, out) == (2, "")
+    assert err == f"error: {tiny_model_path} is given twice\nhint: name different models\n"
 
 
 def test_a_file_is_not_held_in_memory_and_its_progress_goes_to_the_log(
@@ -729,7 +776,7 @@ def test_evaluate_prints_score_and_signature_and_keeps_what_it_scored(
     assert code == 0
     assert "BLEU = " in out
     assert "tok:13a" in out
-    assert (tmp_path / "test.ref.en").read_bytes() == (tiny_folder / "test.en").read_bytes()
+    assert (tmp_path / "test.de.ref.en").read_bytes() == (tiny_folder / "test.en").read_bytes()
     code, out, _ = nmt_here("evaluate", "--model", tiny_model_path, *files, "--out", tmp_path, "--json")
     assert code == 0
     assert json.loads(out)["score"]["name"] == "BLEU"
@@ -772,12 +819,13 @@ def test_evaluate_takes_several_splits_models_and_another_search(
     assert code == 0
     assert list(json.loads(out)["splits"]) == ["val", "test"]
     search = ("--beam", 2, "--length-penalty", 0.5, "--report", tmp_path / "page.html")
-    models = ("--model", tiny_model_path, "--model", tiny_model_path)
+    again = shutil.copy(tiny_model_path, tmp_path)
+    models = ("--model", tiny_model_path, "--model", again)
     code, out, err = nmt_here("evaluate", *models, *shared, *search, "--split", "test", "--json")
     assert code == 0
     found = json.loads(out)
     assert (found["split"], found["beam"], found["length_penalty"]) == ("test", 2, 0.5)
-    assert found["models"] == [str(tiny_model_path)] * 2
+    assert found["models"] == [str(tiny_model_path), str(again)]
     assert f"report: {tmp_path / 'page.html'}" in err
     assert (tmp_path / "page.html").is_file()
 
